@@ -1,0 +1,39 @@
+# `make demo` and `make test` need nothing but Python 3.11 or newer and make; the first run installs into .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+
+.PHONY: demo test check lock clean
+
+demo: $(INSTALLED)
+	$(BIN)/bottlegan demo --out demo
+
+test: $(INSTALLED)
+	$(BIN)/pytest -n 2
+
+check: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(BIN)/codespell
+
+# torch comes first and alone: a range in another package would otherwise pull in a newer build with all of CUDA.
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("BottleGAN needs Python 3.11 or newer: set PYTHON=..." if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements.lock)
+	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+# Resolve the newest versions that fit together, and write them down without any index address.
+lock: $(INSTALLED)
+	echo 'torch==2.13.0' > .venv/torch.txt
+	CUSTOM_COMPILE_COMMAND='make lock' $(BIN)/pip-compile --quiet --upgrade --all-extras --strip-extras --no-allow-unsafe \
+		--no-annotate --no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options \
+		--constraint .venv/torch.txt --output-file requirements.lock pyproject.toml
+	sed -i "s/^\(torch==[^+]*\).*/\1/" requirements.lock
+
+clean:
+	rm -rf .venv demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -1,0 +1,31 @@
+"""Every error that this package raises on purpose.
+
+    BottleGANError
+    └── InputError (ValueError)               what the user gave cannot be used; the command line exits with status 2
+        ├── MissingError (FileNotFoundError)  a file or folder is not there, or holds nothing usable
+        ├── ImageError                        a file is not an image we can work with
+        └── ConfigError                       a configuration or document has a wrong, missing or unknown key
+
+A message is one line that says what is wrong, what was found, and what to do about it. Each class also inherits the
+builtin that a caller would expect, so `except ValueError` works without importing this module.
+"""
+
+
+class BottleGANError(Exception):
+    """Base of all errors raised on purpose."""
+
+
+class InputError(BottleGANError, ValueError):
+    """What the user gave cannot be used."""
+
+
+class MissingError(InputError, FileNotFoundError):
+    """A file or folder is not there, or holds nothing usable."""
+
+
+class ImageError(InputError):
+    """A file is not an image that we can work with."""
+
+
+class ConfigError(InputError):
+    """A configuration or document has a wrong, missing or unknown key."""

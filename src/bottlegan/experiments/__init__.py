@@ -1,0 +1,1 @@
+"""Runs that end in a table, a figure or a report."""

@@ -1,0 +1,65 @@
+"""How long work reports itself: a protocol for progress, and a JSONL log of events.
+
+Work takes a `Progress` and calls `track` around its loops and `event` at what is worth keeping. What is shown, and
+where, is the caller's business: the command line passes a Rich progress bar, tests pass nothing and get `Silent`.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self, TypeVar
+
+Item = TypeVar("Item")
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+
+class Progress(Protocol):
+    """What long work reports to."""
+
+    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+        """Yield `items`, showing how many of `total` are done."""
+        ...
+
+    def event(self, kind: str, **fields: Json) -> None:
+        """Record that something of the given `kind` happened."""
+        ...
+
+
+class Silent:
+    """Shows nothing and records nothing."""
+
+    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+        """Yield `items`."""
+        yield from items
+
+    def event(self, kind: str, **fields: Json) -> None:
+        """Do nothing."""
+
+
+class EventLog(Silent):
+    """Appends each event to a file as one JSON object a line, flushed, so that a crash loses nothing."""
+
+    def __init__(self, path: Path) -> None:
+        """Open `path` for appending; its folder must exist."""
+        self._file = path.open("a", encoding="utf-8")
+
+    def event(self, kind: str, **fields: Json) -> None:
+        """Append the event with the time in seconds since 1970."""
+        record = {"time": round(time.time(), 3), "kind": kind, **fields}
+        self._file.write(json.dumps(record, allow_nan=False) + "\n")
+        self._file.flush()
+
+    def __enter__(self) -> Self:
+        """Return the open log."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Close the file."""
+        self._file.close()

@@ -1,0 +1,36 @@
+"""Optical density (OD): the one place that says how light and stain relate.
+
+By Beer-Lambert's law stains add up in OD, the negated logarithm of intensity. Ours is shifted by one gray level,
+
+    OD = -ln((255 I + 1) / 256),
+
+so that white is exactly 0, black is finite (ln 256 = 5.545), and each of the 256 levels survives the round trip.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+BLACK = math.log(256)
+"""The optical density of black, the largest there is."""
+
+
+def to_density(rgb: Tensor) -> Tensor:
+    """Return the optical density in [0, BLACK] of intensities in [0, 1], of any shape."""
+    return -torch.log((255 * rgb + 1) / 256)
+
+
+def to_rgb(density: Tensor) -> Tensor:
+    """Return the intensity in [0, 1] of optical densities of any shape; what lies outside [0, BLACK] is clipped."""
+    return ((256 * torch.exp(-density) - 1) / 255).clamp(0, 1)
+
+
+def to_levels(rgb: Tensor) -> Tensor:
+    """Return intensities in [0, 1] as the nearest of the 256 levels, uint8, of the same shape."""
+    return (255 * rgb).round().clamp(0, 255).to(torch.uint8)
+
+
+def from_levels(levels: Tensor) -> Tensor:
+    """Return uint8 levels as float32 intensities in [0, 1], of the same shape."""
+    return levels.to(torch.float32) / 255

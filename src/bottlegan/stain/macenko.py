@@ -1,0 +1,298 @@
+"""A stain estimator that does not fail: Macenko's method, made robust, in closed form, over a whole batch.
+
+Macenko et al. (2009): the optical densities of H&E tissue lie on a plane through white, between the directions of its
+two stains. The plane comes from the second moments, the two directions from robust extremes of the angle within it, and
+the strength of a stain from a high percentile of its concentration. Normalizing is then one linear map of densities.
+
+What makes it robust here:
+
+- tissue is found relative to the image's own strength of stain, so pale and dark styles get the same mask;
+- which direction is hematoxylin is decided by how its concentrations are distributed, compared with a reference set:
+  in a foreign style no color or angle rule holds;
+- nearly parallel stain directions fall back on the Gaussian optimal transport map between second moments;
+- blank images and images with one stain only are left as they are;
+- a `Diagnosis` says which of these routes was taken, why, and how well conditioned the map is.
+
+All maps fix white and are invertible: what lies off the stain plane (ink, noise) is carried along, not flattened.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import torch
+from torch import Tensor
+
+from bottlegan.errors import InputError
+from bottlegan.stain.density import to_density, to_rgb
+
+SAMPLED_PIXELS = 16_384  # an image gives at most this many, on a regular grid: more do not change the estimate
+TISSUE_FLOOR = 0.05  # mean optical density below which nothing counts as tissue: 12 gray levels from white
+TISSUE_SHARE = 0.5  # of the median density above that floor, from which on a pixel counts as tissue
+LEAST_TISSUE = 0.005  # share of the pixels below which an image is blank
+ANGLE_TAILS = 0.02  # share of the stain beyond each stain direction
+STRONG = 0.99  # the quantile of a concentration that is called the strength of its stain
+NEARLY_PARALLEL = 3.0  # degrees between stain directions below which they cannot be told apart
+NOISE_RATIO = 3.0  # the second principal direction must exceed the third, which holds only noise, by this factor
+NEAREST_PROFILES = 5  # reference images that vote on the order of the stains
+
+PROFILE_LEVELS = torch.linspace(0.02, 0.98, 16, dtype=torch.float64)
+PROFILE_DIRECTIONS = torch.tensor([[1, 0], [0, 1], [math.sqrt(0.5)] * 2, [math.sqrt(0.5), -math.sqrt(0.5)]]).double()
+
+
+class Route(StrEnum):
+    """How a map was found."""
+
+    STAINS = "stains"
+    TRANSPORT = "transport"
+    IDENTITY = "identity"
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What happened to one image, and how far to trust it."""
+
+    route: Route
+    reason: str
+    tissue: float
+    """Share of the pixels that are tissue, in [0, 1]."""
+    angle: float
+    """Degrees between the two stain directions."""
+    order_margin: float
+    """How clearly hematoxylin and eosin were told apart, from 0 (a guess) to 1."""
+    condition: float
+    """Condition number of the density map: 1 for the identity, large where noise is amplified."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Compact statistics of a reference set: all that a fit needs to know of it, and no pixel."""
+
+    matrix: Tensor
+    """(2, 3) unit densities of hematoxylin and eosin."""
+    strength: Tensor
+    """(2,) density of each stain where it is strong."""
+    moment: Tensor
+    """(3, 3) second moment of the tissue's densities about white."""
+    profiles: Tensor
+    """(R, 4, 16) quantiles of each reference image's relative concentrations along four directions."""
+
+
+@dataclass(frozen=True)
+class Stains:
+    """The two stains of each of N images, in no particular order until `order` has decided it."""
+
+    matrix: Tensor
+    """(N, 2, 3) unit densities, one row a stain."""
+    strength: Tensor
+    """(N, 2) density of each stain where it is strong."""
+    profile: Tensor
+    """(N, 4, 16) quantiles of the relative concentrations along four directions."""
+    moment: Tensor
+    """(N, 3, 3) second moment of the tissue's densities about white."""
+    tissue: Tensor
+    """(N,) share of the pixels that are tissue."""
+    angle: Tensor
+    """(N,) degrees between the stains."""
+    two_stains: Tensor
+    """(N,) bool: whether a second stain stands out from the noise."""
+
+    def swapped(self, where: Tensor) -> "Stains":
+        """Exchange the two stains of the images `where` (N,) is true."""
+        return Stains(
+            torch.where(where[:, None, None], self.matrix.flip(1), self.matrix),
+            torch.where(where[:, None], self.strength.flip(1), self.strength),
+            torch.where(where[:, None, None], swap_profile(self.profile), self.profile),
+            self.moment,
+            self.tissue,
+            self.angle,
+            self.two_stains,
+        )
+
+
+@dataclass(frozen=True)
+class DensityMap:
+    """A linear map of optical densities for each of N images, and how it came about."""
+
+    matrix: Tensor
+    """(N, 3, 3), applied to row vectors of density."""
+    diagnoses: tuple[Diagnosis, ...]
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Map images (N, 3, H, W) in [0, 1]; a map of one image serves a batch of any size."""
+        matrix = self.matrix.to(images)
+        return to_rgb(torch.einsum("nchw,ncd->ndhw", to_density(images), matrix.expand(len(images), 3, 3)))
+
+    def inverse(self) -> "DensityMap":
+        """Return the maps in the other direction."""
+        return DensityMap(torch.linalg.inv(self.matrix), self.diagnoses)
+
+
+def sample_density(images: Tensor) -> Tensor:
+    """Return the densities (N, P, 3), float64, of pixels on a regular grid over images (N, 3, H, W) in [0, 1]."""
+    _, _, height, width = images.shape
+    step = max(1, math.ceil(math.sqrt(height * width / SAMPLED_PIXELS)))
+    return to_density(images[:, :, ::step, ::step].double()).flatten(2).transpose(1, 2)
+
+
+def find_tissue(density: Tensor) -> Tensor:
+    """Return which pixels (N, P) of the densities (N, P, 3) are tissue rather than glass."""
+    darkness = density.mean(-1)
+    typical = weighted_quantile(darkness, (darkness > TISSUE_FLOOR).double(), torch.tensor([0.5]))
+    return darkness > (TISSUE_SHARE * typical).clamp(min=TISSUE_FLOOR)
+
+
+def weighted_quantile(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
+    """Return the quantiles (N, Q) at `levels` (Q,) of `values` (N, P) with `weights` (N, P) >= 0; 0 where all are 0."""
+    ordered = torch.where(weights > 0, values, torch.inf).sort(dim=1)
+    below = weights.gather(1, ordered.indices).cumsum(1)
+    wanted = below[:, -1:] * levels.to(below)
+    index = torch.searchsorted(below, wanted).clamp(max=values.shape[1] - 1)
+    return torch.where(below[:, -1:] > 0, ordered.values.gather(1, index), 0)
+
+
+def estimate_stains(density: Tensor) -> Stains:
+    """Estimate the two stains of each image from its sampled densities (N, P, 3)."""
+    mask = find_tissue(density).double()
+    tissue = density * mask[..., None]
+    moment = tissue.transpose(1, 2) @ tissue / mask.sum(1).clamp(min=1)[:, None, None]
+    variance, axes = torch.linalg.eigh(moment)
+    # Densities are positive, so the first axis can point along them; the second one's sign does not matter.
+    first = axes[..., 2] * torch.where(axes[..., 2].sum(-1, keepdim=True) < 0, -1.0, 1.0)
+    plane = torch.stack([first, axes[..., 1]], dim=1)
+    along, across = (density @ plane.transpose(1, 2)).unbind(-1)
+    # The angle of a pale pixel is mostly noise, so each counts by how much stain it holds.
+    weight = mask * along.clamp(min=0)
+    tails = weighted_quantile(torch.atan2(across, along), weight, torch.tensor([ANGLE_TAILS, 1 - ANGLE_TAILS]))
+    matrix = torch.stack([tails.cos(), tails.sin()], dim=-1) @ plane
+    concentration = density @ torch.linalg.pinv(matrix)
+    strong = [weighted_quantile(c, mask, torch.tensor([STRONG])) for c in concentration.unbind(-1)]
+    strength = torch.cat(strong, dim=1).clamp(min=1e-3)
+    return Stains(
+        matrix,
+        strength,
+        profile(concentration / strength[:, None], mask),
+        moment,
+        mask.mean(1),
+        torch.rad2deg(tails[:, 1] - tails[:, 0]),
+        variance[:, 1] > NOISE_RATIO * variance[:, 0] + 1e-6 * variance[:, 2],
+    )
+
+
+def profile(relative: Tensor, mask: Tensor) -> Tensor:
+    """Return the quantiles (N, 4, 16) of relative concentrations (N, P, 2) of tissue along four directions."""
+    projections = relative @ PROFILE_DIRECTIONS.T
+    return torch.stack([weighted_quantile(p, mask, PROFILE_LEVELS) for p in projections.unbind(-1)], dim=1)
+
+
+def swap_profile(profile: Tensor) -> Tensor:
+    """Return the profile (N, 4, 16) of the same image with its two stains exchanged.
+
+    The directions (1, 0) and (0, 1) change places, (1, 1) stays, and (1, -1) turns around.
+    """
+    first, second, both, difference = profile.unbind(1)
+    return torch.stack([second, first, both, -difference.flip(-1)], dim=1)
+
+
+def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
+    """Put hematoxylin first, and return how clearly (N,) that was decided, in [0, 1].
+
+    Hematoxylin is sparse and peaked (nuclei), eosin is everywhere. Of both orders the one wins whose profile is nearer
+    to the most similar reference images: those of similar tissue, so that composition does not decide.
+    """
+    as_is = distance_to_profiles(stains.profile, reference.profiles)
+    exchanged = distance_to_profiles(swap_profile(stains.profile), reference.profiles)
+    margin = (as_is - exchanged).abs() / (as_is + exchanged).clamp(min=1e-12)
+    return stains.swapped(exchanged < as_is), margin
+
+
+def distance_to_profiles(profile: Tensor, references: Tensor) -> Tensor:
+    """Return the mean distance (N,) of profiles (N, 4, 16) to the nearest few of the `references` (R, 4, 16)."""
+    distance = torch.cdist(profile.flatten(1), references.flatten(1), p=1) / references[0].numel()
+    return distance.topk(min(NEAREST_PROFILES, len(references)), largest=False).values.mean(1)
+
+
+def summarize_reference(batches: Sequence[Tensor]) -> Reference:
+    """Return the statistics of a reference set, given as batches of images (N, 3, H, W) in [0, 1].
+
+    In the reference stain colors are as everybody knows them, so hematoxylin is the stain that absorbs more red.
+    """
+    parts = [estimate_stains(sample_density(batch)) for batch in batches]
+    parts = [part.swapped(part.matrix[:, 0, 0] < part.matrix[:, 1, 0]) for part in parts]
+    usable = [(p.tissue >= LEAST_TISSUE) & p.two_stains & (p.angle >= NEARLY_PARALLEL) for p in parts]
+    if not any(bool(u.any()) for u in usable):
+        raise InputError("no reference image shows tissue in two stains; give H&E images in the reference stain")
+
+    def gather(values: list[Tensor]) -> Tensor:
+        return torch.cat([v[u] for v, u in zip(values, usable, strict=True)])
+
+    matrix = gather([p.matrix for p in parts]).median(0).values
+    weight = gather([p.tissue for p in parts])[:, None, None]
+    return Reference(
+        matrix / matrix.norm(dim=1, keepdim=True),
+        gather([p.strength for p in parts]).median(0).values,
+        (gather([p.moment for p in parts]) * weight).sum(0) / weight.sum(),
+        gather([p.profile for p in parts]),
+    )
+
+
+def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
+    """Fit, for each of N images given as sampled densities (N, P, 3), the map from its style to the reference stain.
+
+    To fit ONE map to several images of a lab, concatenate their samples to (1, P, 3).
+    """
+    stains, margin = order_stains(estimate_stains(density), reference)
+    blank = stains.tissue < LEAST_TISSUE
+    parallel = stains.angle < NEARLY_PARALLEL
+    keep = blank | ~stains.two_stains
+    matrix = torch.where(parallel[:, None, None], transport_map(stains, reference), stain_map(stains, reference))
+    matrix = torch.where(keep[:, None, None], torch.eye(3, dtype=matrix.dtype), matrix)
+    condition = torch.linalg.cond(matrix)
+    diagnoses = [
+        Diagnosis(*_route(bool(blank[i]), bool(keep[i]), bool(parallel[i])), *(float(v[i]) for v in values))
+        for values in [(stains.tissue, stains.angle, margin, condition)]
+        for i in range(len(density))
+    ]
+    return DensityMap(matrix, tuple(diagnoses))
+
+
+def _route(blank: bool, keep: bool, parallel: bool) -> tuple[Route, str]:
+    if blank:
+        return Route.IDENTITY, "no tissue found, so the image is left as it is"
+    if keep:
+        return Route.IDENTITY, "only one stain found, so the image is left as it is"
+    if parallel:
+        return Route.TRANSPORT, "the two stains have nearly the same color, so only their overall spread is matched"
+    return Route.STAINS, "two stains found"
+
+
+def stain_map(stains: Stains, reference: Reference) -> Tensor:
+    """Return the maps (N, 3, 3) that take each image's stains, and the normal of their plane, to the reference's."""
+    source = torch.cat([stains.matrix * stains.strength[..., None], plane_normal(stains.matrix)], dim=1)
+    target = torch.cat([reference.matrix * reference.strength[:, None], plane_normal(reference.matrix[None])[0]])
+    # Parallel stains give a singular matrix; their map is not used, so any finite one will do.
+    return torch.linalg.pinv(source) @ target
+
+
+def plane_normal(matrix: Tensor) -> Tensor:
+    """Return the unit vectors (N, 1, 3) normal to the stain planes of (N, 2, 3)."""
+    normal = torch.linalg.cross(matrix[:, :1], matrix[:, 1:])
+    return normal / normal.norm(dim=-1, keepdim=True).clamp(min=1e-12)
+
+
+def transport_map(stains: Stains, reference: Reference) -> Tensor:
+    """Return the optimal transport maps (N, 3, 3) between Gaussians around white with the given second moments.
+
+    A = S^-1/2 (S^1/2 R S^1/2)^1/2 S^-1/2 for the image's moment S and the reference's R. About white and not about the
+    mean, so that white stays white whatever the share of background.
+    """
+    ridge = 1e-4 * stains.moment.diagonal(dim1=1, dim2=2).sum(-1).clamp(min=1e-6)
+    moment = stains.moment + ridge[:, None, None] * torch.eye(3, dtype=stains.moment.dtype)
+    root, inverse_root = _power(moment, 0.5), _power(moment, -0.5)
+    return inverse_root @ _power(root @ reference.moment @ root, 0.5) @ inverse_root
+
+
+def _power(matrix: Tensor, exponent: float) -> Tensor:
+    values, vectors = torch.linalg.eigh(matrix)
+    return vectors @ torch.diag_embed(values.clamp(min=1e-12) ** exponent) @ vectors.transpose(1, 2)
