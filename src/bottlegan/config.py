@@ -78,6 +78,8 @@ def _explain(error: ValidationError) -> str:
             text = f"unknown key `{key}`; remove it or correct its spelling"
         case "missing":
             text = f"key `{key}` is missing; add it"
+        case "value_error":
+            text = str(first["ctx"]["error"])
         case _:
             text = f"key `{key}`: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}"
     return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")

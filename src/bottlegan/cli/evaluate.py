@@ -1,0 +1,54 @@
+"""`bottlegan evaluate`: score a folder of results against ground truth."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from bottlegan.cli.progress import TerminalProgress
+from bottlegan.files import write_text
+
+if TYPE_CHECKING:
+    from bottlegan.experiments.evaluate import Evaluation
+
+
+def evaluate(
+    output_dir: Annotated[Path, typer.Argument(help="Folder of images to score.", show_default=False)],
+    truth_dir: Annotated[Path, typer.Argument(help="Folder of true images of the same names.", show_default=False)],
+    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all scores to this file.")] = None,
+    inception: Annotated[
+        Path | None, typer.Option(help="Inception weights for a FID that compares with the literature.")
+    ] = None,
+) -> None:
+    """Compare same-named images: MSE, PSNR, SSIM, color difference and FID.
+
+    Names count without their suffix, so 028.png is scored against 028.webp.
+
+    Example: bottlegan evaluate normalized/ truth/ --json scores.json
+    """
+    from bottlegan.experiments.evaluate import evaluate_folders
+    from bottlegan.metrics.features import InceptionFeatures
+
+    extractor = None if inception is None else InceptionFeatures(inception)
+    result = evaluate_folders(output_dir, truth_dir, extractor, TerminalProgress())
+    if json_file is not None:
+        write_text(json_file, json.dumps(result.to_json(), indent=2, allow_nan=False) + "\n")
+    _show(result, Console())
+
+
+def _show(result: "Evaluation", console: Console) -> None:
+    table = Table(title=f"{len(result.rows)} images")
+    for heading in ("score", "mean", "median", "90th percentile"):
+        table.add_column(heading, justify="left" if heading == "score" else "right")
+    for key, label in (("mse", "MSE"), ("psnr", "PSNR, dB"), ("ssim", "SSIM"), ("delta_e", "color difference, ΔE")):
+        values = result.summary()[key]
+        table.add_row(label, *(f"{values[part]:.5f}" if key == "mse" else f"{values[part]:.3f}" for part in values))
+    console.print(table)
+    if result.fid is None:
+        console.print("FID: needs at least 2 images")
+    else:
+        note = "" if result.fid.comparable else "; not comparable with Inception's"
+        console.print(f"FID: {result.fid.value:.4f} ({result.fid.extractor} features{note})")

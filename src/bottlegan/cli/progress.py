@@ -1,0 +1,36 @@
+"""Progress bars in the terminal."""
+
+from collections.abc import Iterable, Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress as Bars
+
+from bottlegan.progress import EventLog, Item, Json
+
+
+class TerminalProgress:
+    """Shows each tracked loop as a bar with the time left on stderr, and hands events on to a log, if there is one."""
+
+    def __init__(self, log: EventLog | None = None) -> None:
+        """Write events to `log`."""
+        self._console = Console(stderr=True)
+        self._log = log
+
+    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+        """Yield `items`, showing how many of `total` are done and how long the rest will take."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Bars(*columns, console=self._console) as bars:
+            yield from bars.track(items, total=total, description=label)
+
+    def event(self, kind: str, **fields: Json) -> None:
+        """Record that something of the given `kind` happened."""
+        if self._log is not None:
+            self._log.event(kind, **fields)

@@ -1,0 +1,65 @@
+"""Folders of patches: images, and masks beside them.
+
+`tissue.png` is an image; `tissue_mask.png`, if it is there, is its epithelium mask. A patch goes by its file name
+without the suffix, so `028.png` in one folder and `028.webp` in another are the same patch.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.slides.image import FORMATS, Levels, read_image, read_mask
+
+MASK_ENDING = "_mask"
+
+
+@dataclass(frozen=True)
+class Patch:
+    """An image file and, for labeled patches, its mask file."""
+
+    name: str
+    image: Path
+    mask: Path | None
+
+    def read_image(self) -> Levels:
+        """Return RGB levels (H, W, 3), uint8."""
+        return read_image(self.image)
+
+    def read_mask(self) -> NDArray[np.bool_]:
+        """Return where the epithelium is, (H, W) bool, of the image's size."""
+        if self.mask is None:
+            raise MissingError(f"{self.image}: has no mask; put one beside it as {self.name}{MASK_ENDING}.png")
+        return read_fitting_mask(self.mask, self.read_image())
+
+
+def read_fitting_mask(path: Path, image: Levels) -> NDArray[np.bool_]:
+    """Return the mask (H, W) bool in `path`, which must be of the size of `image` (H, W, 3)."""
+    mask = read_mask(path)
+    height, width = image.shape[:2]
+    if mask.shape != (height, width):
+        found = f"{mask.shape[1]} x {mask.shape[0]}"
+        raise ImageError(f"{path}: is {found} px, but its image is {width} x {height} px; export both at the same size")
+    return mask
+
+
+def list_patches(folder: Path) -> list[Patch]:
+    """Return the patches in a folder, by name. Hidden files and files that are not images are passed over."""
+    if not folder.is_dir():
+        raise MissingError(f"{folder}: there is no such folder; check the path")
+    files = sorted(f for f in folder.iterdir() if f.suffix.lower() in FORMATS and not f.name.startswith("."))
+    masks = {f.stem.removesuffix(MASK_ENDING): f for f in files if f.stem.endswith(MASK_ENDING)}
+    patches: dict[str, Patch] = {}
+    for file in files:
+        if file.stem.endswith(MASK_ENDING):
+            continue
+        if file.stem in patches:
+            raise InputError(
+                f"{folder}: holds both {patches[file.stem].image.name} and {file.name}; remove one of them"
+            )
+        patches[file.stem] = Patch(file.stem, file, masks.get(file.stem))
+    if not patches:
+        raise MissingError(f"{folder}: holds no image; put {', '.join(sorted(FORMATS))} files into it")
+    return list(patches.values())

@@ -1,0 +1,1 @@
+"""Pixels from and to files."""

@@ -1,0 +1,100 @@
+"""Plain image files, read whole and checked, and written whole or not at all."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+from torch import Tensor
+
+from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.files import replacing
+from bottlegan.stain.density import from_levels, to_levels
+
+Levels = NDArray[np.uint8]
+
+FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP"}
+"""What we read and write, by suffix."""
+
+_SAVE: dict[str, dict[str, object]] = {
+    "PNG": {},
+    "JPEG": {"quality": 95, "subsampling": 0},  # 4:4:4, because chroma is where the stain is
+    "TIFF": {"compression": "tiff_deflate"},
+    "WEBP": {"lossless": True},
+}
+_GRAY = ("1", "L", "LA", "La", "I", "F")
+
+
+def read_image(path: Path) -> Levels:
+    """Return an image file as RGB levels (H, W, 3), uint8.
+
+    Alpha is flattened on white, the color of empty glass; 16 bits a channel are scaled to 8. Grayscale and CMYK files
+    are refused: neither tells what color a stain has.
+    """
+    image = _open(path)
+    if image.mode in _GRAY or image.mode.startswith("I;16"):
+        raise ImageError(f"{path}: is grayscale ({image.mode}); give the RGB image, stains are told apart by color")
+    if image.mode == "CMYK":
+        raise ImageError(f"{path}: is CMYK, whose colors depend on a printer; convert it to RGB first")
+    if image.has_transparency_data:
+        layer = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+    return np.asarray(image.convert("RGB"))
+
+
+def read_mask(path: Path) -> NDArray[np.bool_]:
+    """Return a mask file as booleans (H, W): true where it is not zero. It must hold at most two values."""
+    image = _open(path)
+    if image.mode in ("RGB", "RGBA", "P"):
+        channels = np.asarray(image.convert("RGB"))
+        if (channels != channels[..., :1]).any():
+            raise ImageError(f"{path}: is a color image, not a mask; give one channel, 0 for background")
+        values = channels[..., 0]
+    else:
+        values = np.asarray(image)
+    found = np.unique(values)
+    if values.ndim != 2 or len(found) > 2 or (len(found) == 2 and found[0] != 0):
+        raise ImageError(f"{path}: is not a mask of two values; give 0 for background, 1 or 255 for epithelium")
+    return values != 0
+
+
+def write_image(path: Path, levels: Levels) -> None:
+    """Write RGB levels (H, W, 3), uint8, in the format that the suffix of `path` names."""
+    kind = FORMATS.get(path.suffix.lower())
+    if kind is None:
+        raise InputError(f"{path}: unknown image format `{path.suffix}`; use one of {', '.join(sorted(FORMATS))}")
+    with replacing(path) as temporary:
+        Image.fromarray(levels).save(temporary, format=kind, **_SAVE[kind])
+
+
+def to_batch(levels: Levels) -> Tensor:
+    """Return RGB levels (H, W, 3) as a batch of one image (1, 3, H, W), float32 in [0, 1]."""
+    return from_levels(torch.from_numpy(levels.copy())).permute(2, 0, 1)[None]
+
+
+def from_batch(images: Tensor) -> list[Levels]:
+    """Return images (N, 3, H, W) in [0, 1] as RGB levels (H, W, 3), one array each."""
+    return [levels.numpy() for levels in to_levels(images).permute(0, 2, 3, 1).contiguous().cpu()]
+
+
+def _open(path: Path) -> Image.Image:
+    """Return the decoded file, upright, or raise an error that says what is wrong with it."""
+    if not path.exists():
+        raise MissingError(f"{path}: there is no such file; check the path")
+    known = "PNG, JPEG, TIFF or WebP"
+    try:
+        with Image.open(path, formats=tuple(_SAVE)) as image:
+            image.load()
+            return ImageOps.exif_transpose(image)
+    except UnidentifiedImageError:
+        raise ImageError(f"{path}: is not an image that can be read; give {known}, 8 or 16 bits a channel") from None
+    except Image.DecompressionBombError:
+        raise ImageError(f"{path}: is too large to be read whole; cut it into patches") from None
+    except PermissionError:
+        raise ImageError(f"{path}: may not be read; check its permissions") from None
+    except IsADirectoryError:
+        raise ImageError(f"{path}: is a folder; give an image file") from None
+    except (OSError, SyntaxError, ValueError, EOFError) as error:
+        # Pillow's decoders raise any of these, depending on the format and on where the file breaks off.
+        raise ImageError(f"{path}: is truncated or damaged ({error}); copy or export it again") from None

@@ -1,0 +1,70 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottlegan.data.peso import PesoPatches, list_peso_slides, open_peso_patches
+from bottlegan.errors import MissingError
+from bottlegan.slides.image import write_image
+
+
+def make_patches(root: Path, ids: list[str]) -> None:
+    for folder in ("reference", "styled", "mask"):
+        (root / folder).mkdir()
+        for patch in ids:
+            suffix = "png" if folder == "mask" else "webp"
+            write_image(root / folder / f"{patch}.{suffix}", np.full((4, 4, 3), 255, np.uint8))
+
+
+def test_patches_are_listed_and_read(tmp_path: Path) -> None:
+    make_patches(tmp_path, ["002", "001"])
+    patches = open_peso_patches(tmp_path)
+    assert patches.ids == ("001", "002")
+    assert patches.read_images("styled", patches.ids).shape == (2, 3, 4, 4)
+    assert patches.read_mask("001").all()
+
+
+@pytest.mark.parametrize("lost", ["styled/001.webp", "mask/001.png"])
+def test_an_incomplete_patch_is_named(tmp_path: Path, lost: str) -> None:
+    make_patches(tmp_path, ["001"])
+    (tmp_path / lost).unlink()
+    with pytest.raises(MissingError, match=lost):
+        open_peso_patches(tmp_path)
+
+
+def test_a_folder_without_patches_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no PESO patches"):
+        open_peso_patches(tmp_path)
+
+
+def test_real_patches_match_their_masks(peso: PesoPatches) -> None:
+    assert len(peso.ids) == 240
+    assert peso.read_images("reference", peso.ids[:1]).shape == (1, 3, 448, 448)
+    assert 0 < peso.read_mask(peso.ids[0]).mean() < 1
+
+
+def test_slides_are_paired_with_their_best_mask(tmp_path: Path) -> None:
+    (tmp_path / "masks").mkdir()
+    for name in (
+        "pds_10_HE.tif",
+        "pds_2_HE.tif",
+        "pds_3_HE.tif",
+        "masks/pds_2_HE_training_mask.tif",
+        "masks/pds_10_HE_training_mask.tif",
+        "masks/pds_10_HE_training_mask_corrected.tif",
+        "pds_4_P63.tif",
+    ):
+        (tmp_path / name).touch()
+    slides = list_peso_slides(tmp_path)
+    assert [slide.number for slide in slides] == [2, 3, 10]
+    assert [slide.mask and slide.mask.name for slide in slides] == [
+        "pds_2_HE_training_mask.tif",
+        None,
+        "pds_10_HE_training_mask_corrected.tif",
+    ]
+    assert [slide.corrected for slide in slides] == [False, False, True]
+
+
+def test_a_folder_without_slides_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no PESO slide"):
+        list_peso_slides(tmp_path)

@@ -1,0 +1,30 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bottlegan.errors import ConfigError
+from bottlegan.experiments.demo import DemoConfig, run_demo
+
+TINY = DemoConfig(labs=2, patches=2, reference=4, size=128)
+
+
+def test_the_demo_writes_a_report_and_metrics_that_its_seed_reproduces(tmp_path: Path) -> None:
+    for name in ("first", "again"):
+        report = run_demo(TINY, tmp_path / name)
+        assert report == tmp_path / name / "report.html"
+        assert {path.name for path in report.parent.iterdir()} == {"report.html", "metrics.json"}
+    first, again = ({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("first", "again"))
+    assert first == again
+    metrics = json.loads(first["metrics.json"])
+    assert metrics["mean"]["mse"] < 0.5 * metrics["mean"]["mse_before"]
+    assert set(metrics["labs"]) == {"lab-01", "lab-02"}
+    page = first["report.html"].decode()
+    assert page.count("<img") == 2 * 2 * 3
+    assert "http" not in page, "the report must open without a network"
+
+
+@pytest.mark.parametrize("change", [{"labs": 0}, {"patches": 0}, {"reference": 1}])
+def test_an_empty_demo_is_refused(change: dict[str, int]) -> None:
+    with pytest.raises(ConfigError, match="at least"):
+        DemoConfig(**change)

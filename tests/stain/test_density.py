@@ -1,0 +1,41 @@
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bottlegan.stain.density import BLACK, from_levels, to_density, to_levels, to_rgb
+
+
+def test_all_levels_survive_the_round_trip() -> None:
+    levels = torch.arange(256, dtype=torch.uint8)
+    assert torch.equal(to_levels(to_rgb(to_density(from_levels(levels)))), levels)
+
+
+def test_white_is_zero_and_black_is_the_largest() -> None:
+    white, black = to_density(torch.tensor([1.0, 0.0]))
+    assert white.item() == 0
+    assert abs(black.item() - BLACK) < 1e-5
+
+
+@given(st.floats(0, 1), st.floats(0, 1))
+def test_more_light_is_less_density(a: float, b: float) -> None:
+    low, high = sorted([a, b])
+    dense, thin = to_density(torch.tensor([low, high], dtype=torch.float64))
+    assert dense >= thin
+
+
+@given(st.floats(-1, 7))
+def test_density_outside_the_range_is_clipped(density: float) -> None:
+    rgb = to_rgb(torch.tensor(density, dtype=torch.float64))
+    assert 0 <= rgb <= 1
+    clipped = min(max(density, 0), BLACK)
+    assert abs(to_density(rgb).item() - clipped) < 1e-6
+
+
+def test_gradients_are_right() -> None:
+    values = torch.linspace(0.1, 0.9, 5, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(to_density, values)
+    assert torch.autograd.gradcheck(to_rgb, values)
+
+
+def test_levels_are_rounded_to_the_nearest() -> None:
+    assert to_levels(torch.tensor([0.0, 0.4 / 255, 0.6 / 255, 1.0, 1.5, -0.5])).tolist() == [0, 0, 1, 255, 255, 0]
