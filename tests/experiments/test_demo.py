@@ -13,7 +13,7 @@ def test_the_demo_writes_a_report_and_metrics_that_its_seed_reproduces(tmp_path:
     for name in ("first", "again"):
         report = run_demo(TINY, tmp_path / name)
         assert report == tmp_path / name / "report.html"
-        assert {path.name for path in report.parent.iterdir()} == {"report.html", "metrics.json"}
+        assert {path.name for path in report.parent.iterdir()} == {"report.html", "metrics.json", "labs.jpg"}
     first, again = ({p.name: p.read_bytes() for p in (tmp_path / name).iterdir()} for name in ("first", "again"))
     assert first == again
     metrics = json.loads(first["metrics.json"])

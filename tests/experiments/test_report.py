@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from bottlegan.experiments.report import Grid, Table, to_uri, write_report
+from bottlegan.experiments.report import Grid, Table, paint, to_uri, write_report
 
 
 def test_text_is_escaped_and_pictures_are_inside(tmp_path: Path) -> None:
@@ -27,3 +27,14 @@ def test_a_picture_survives_its_uri() -> None:
     _, body = to_uri(picture).split(",")
     decoded = np.asarray(Image.open(io.BytesIO(base64.b64decode(body))).convert("RGB"))
     assert np.abs(decoded.astype(int) - picture).max() <= 2
+
+
+def test_a_grid_becomes_one_picture() -> None:
+    red, blue = (np.full((9, 9, 3), color, np.uint8) for color in ([255, 0, 0], [0, 0, 255]))
+    sheet = paint(
+        Grid("", "", ("", "a", "b"), [("one", [red, blue]), ("two", [blue, blue]), ("three", [red, red])]), 10
+    )
+    assert sheet.shape == (24, 36, 3)
+    assert [sheet[0, x].tolist() for x in (0, 12, 24)] == [[255, 0, 0], [0, 0, 255], [255, 0, 0]]
+    assert sheet[12, 0].tolist() == [0, 0, 255]
+    assert sheet[11, 11].tolist() == [255, 255, 255]

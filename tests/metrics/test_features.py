@@ -96,14 +96,14 @@ def test_features_of_this_name_never_change() -> None:
 
 
 class TinyInception(nn.Module):
-    """Stands in for torch-fidelity's network: loads whatever it is given as carelessly as that does."""
+    """Stands in for torch-fidelity's network, which unpickles a path carelessly, so it must never get one."""
 
     def __init__(self, name: str, features_list: list[str], weights: object) -> None:
         super().__init__()
         assert features_list == ["2048"]
         assert not isinstance(weights, str | Path), "the file is not for torch-fidelity to unpickle"
         self.norm = nn.BatchNorm1d(2048)
-        self.load_state_dict(torch.load(weights, weights_only=False))  # type: ignore[arg-type]
+        self.load_state_dict(torch.load(weights, weights_only=True))  # type: ignore[arg-type]
 
     def forward(self, images: Tensor) -> tuple[Tensor]:
         assert images.dtype == torch.uint8

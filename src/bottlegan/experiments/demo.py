@@ -10,13 +10,13 @@ from torch import Tensor
 from bottlegan.config import document, to_values
 from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ConfigError
-from bottlegan.experiments.report import Grid, Table, write_report
+from bottlegan.experiments.report import Grid, Table, paint, write_report
 from bottlegan.files import make_folder, write_text
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import compare_images
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
-from bottlegan.slides.image import Levels, from_batch
+from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.density import from_levels, to_levels
 from bottlegan.stain.macenko import Diagnosis, Reference, fit_density_map, sample_density, summarize_reference
 from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, Style, draw_style, render
@@ -57,7 +57,7 @@ class Lab:
 
 
 def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) -> Path:
-    """Run the demo, write `report.html` and `metrics.json` into the folder `out`, and return the report's path."""
+    """Run the demo, write `report.html`, `labs.jpg` and `metrics.json` into `out`, and return the report's path."""
     progress = progress or Silent()
     make_folder(out)
     content = draw_contents(config, progress)
@@ -78,8 +78,10 @@ def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) ->
     }
     progress.event("demo", **metrics)
     write_text(out / "metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+    grids = _grids(labs)
+    write_image(out / "labs.jpg", paint(grids[0], side=168))
     report = out / "report.html"
-    write_report(report, "BottleGAN demo", _lead(config), [_table(labs, scores), *_grids(labs)])
+    write_report(report, "BottleGAN demo", _lead(config), [_table(labs, scores), *grids])
     return report
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from PIL import Image
 
@@ -44,6 +45,17 @@ def write_report(path: Path, title: str, lead: str, sections: Sequence[Table | G
     page = environment.get_template("report.html.j2")
     text = page.render(title=title, lead=lead, sections=sections, to_uri=to_uri, version=__version__)
     write_text(path, text)
+
+
+def paint(grid: Grid, side: int) -> Levels:
+    """Return a grid as one wide picture of squares of `side` pixels, a column for each of its rows, without text."""
+    cell = side + max(2, side // 40)
+    columns = [pictures for _, pictures in grid.rows]
+    sheet = Image.new("RGB", (cell * len(columns), cell * len(columns[0])), "white")
+    for x, pictures in enumerate(columns):
+        for y, levels in enumerate(pictures):
+            sheet.paste(Image.fromarray(levels).resize((side, side), Image.Resampling.LANCZOS), (cell * x, cell * y))
+    return np.asarray(sheet)
 
 
 def to_uri(levels: Levels) -> str:
