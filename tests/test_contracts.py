@@ -51,16 +51,9 @@ def test_no_file_of_code_is_too_long() -> None:
 
 
 def test_nothing_names_a_machine_or_unpickles() -> None:
-    # In pieces, so that this file does not find itself.
-    forbidden = (
-        "/ro" + "ot/",
-        "/ho" + "me/",
-        "files.python" + "hosted",
-        "allow_pickle=" + "True",
-        "weights_only=" + "False",
-    )
+    forbidden = ("/root/", "/home/", "files.pythonhosted", "allow_pickle=True", "weights_only=False")
     for path in tracked():
-        if path.suffix not in {".jpg", ".png"}:
+        if path.suffix not in {".jpg", ".png"} and path != Path(__file__):
             text = path.read_text(encoding="utf-8")
             assert not [word for word in forbidden if word in text], path
 

@@ -16,7 +16,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from bottlegan.errors import ConfigError, MissingError
 
 Document = TypeVar("Document")
-STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
+STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

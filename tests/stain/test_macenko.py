@@ -13,8 +13,10 @@ from bottlegan.stain.macenko import (
     estimate_stains,
     fit_density_map,
     order_stains,
+    profile,
     sample_density,
     summarize_reference,
+    swap_profile,
     weighted_quantile,
 )
 from bottlegan.stain.simulate import LABORATORIES, REFERENCE, Style, render, stain_densities
@@ -118,6 +120,15 @@ def test_mostly_blank_images_are_judged_by_their_tissue(content: Tensor, referen
     alone, framed = (fit_density_map(sample_density(image), reference) for image in (tissue, blank))
     assert framed.diagnoses[0].tissue < 0.07
     assert mse(alone(tissue), framed(tissue)) < 1e-3
+
+
+def test_exchanging_stains_exchanges_their_profile() -> None:
+    relative = torch.rand(2, 50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    mask = torch.ones(2, 50, dtype=torch.float64)
+    # Turned around, a quantile counts from the other end, so it may be the next of the 50 values.
+    torch.testing.assert_close(
+        swap_profile(profile(relative, mask)), profile(relative.flip(-1), mask), rtol=0, atol=0.1
+    )
 
 
 def test_a_reference_set_without_tissue_is_refused() -> None:
