@@ -14,6 +14,7 @@ from bottlegan.stain.simulate import (
     PAPER,
     REFERENCE,
     Style,
+    Variety,
     draw_style,
     render,
     stain_densities,
