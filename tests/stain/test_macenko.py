@@ -95,13 +95,23 @@ def test_nearly_parallel_stains_fall_back_on_transport(content: Tensor, referenc
 
 
 @pytest.mark.parametrize("style", [PALE, DARK, GREEN], ids=lambda style: style.name)
-def test_white_stays_white_and_the_inverse_leads_back(style: Style, content: Tensor, reference: Reference) -> None:
+def test_the_inverse_leads_back(style: Style, content: Tensor, reference: Reference) -> None:
     images = render(content[4:], style)
     fitted = fit_density_map(sample_density(images), reference)
-    assert torch.equal(fitted(torch.ones(4, 3, 2, 2)), torch.ones(4, 3, 2, 2))
     inside = fitted(images)
     kept = ((inside > 0.01) & (inside < 0.99)).all(1, keepdim=True).expand_as(images)
     torch.testing.assert_close(fitted.inverse()(inside)[kept], images[kept], rtol=0, atol=1e-3)
+
+
+def test_tinted_glass_becomes_white(content: Tensor, reference: Reference) -> None:
+    tinted = Style(name="tinted", hematoxylin=DARK.hematoxylin, eosin=DARK.eosin, white=(0.8, 0.9, 0.75))
+    images = render(content[4:], tinted)
+    fitted = fit_density_map(sample_density(images).flatten(0, 1)[None], reference)
+    glass = fitted(torch.tensor(tinted.white)[None, :, None, None])
+    assert glass.min() > 0.88
+    assert glass.max() - glass.min() < 0.06
+    truth = render(content[4:], REFERENCE)
+    assert mse(fitted(images), truth) < 0.03 * mse(images, truth)
 
 
 def test_noise_and_random_colors_never_fail(reference: Reference) -> None:
@@ -119,7 +129,7 @@ def test_mostly_blank_images_are_judged_by_their_tissue(content: Tensor, referen
     blank[:, :, : tissue.shape[2], : tissue.shape[3]] = tissue
     alone, framed = (fit_density_map(sample_density(image), reference) for image in (tissue, blank))
     assert framed.diagnoses[0].tissue < 0.07
-    assert mse(alone(tissue), framed(tissue)) < 1e-3
+    assert mse(alone(tissue), framed(tissue)) < 0.1 * mse(tissue, render(content[4:5], REFERENCE))
 
 
 def test_exchanging_stains_exchanges_their_profile() -> None:

@@ -2,10 +2,12 @@
 
 Macenko et al. (2009): the optical densities of H&E tissue lie on a plane through white, between the directions of its
 two stains. The plane comes from the second moments, the two directions from robust extremes of the angle within it, and
-the strength of a stain from a high percentile of its concentration. Normalizing is then one linear map of densities.
+the strength of a stain from a high percentile of its concentration. Normalizing is then one affine map of densities.
 
 What makes it robust here:
 
+- where there is no stain is estimated, not assumed to be white: glass, lamp and scanner tint it, and an error there
+  bends every angle. It lies on the plane, where both concentrations have their low quantiles, found in a few steps;
 - tissue is found relative to the image's own strength of stain, so pale and dark styles get the same mask;
 - which direction is hematoxylin is decided by how its concentrations are distributed, compared with a reference set:
   in a foreign style no color or angle rule holds;
@@ -13,7 +15,7 @@ What makes it robust here:
 - blank images and images with one stain only are left as they are;
 - a `Diagnosis` says which of these routes was taken, why, and how well conditioned the map is.
 
-All maps fix white and are invertible: what lies off the stain plane (ink, noise) is carried along, not flattened.
+All maps are invertible: what lies off the stain plane (ink, noise) is carried along, not flattened.
 """
 
 import math
@@ -33,6 +35,9 @@ TISSUE_SHARE = 0.5  # of the median density above that floor, from which on a pi
 LEAST_TISSUE = 0.005  # share of the pixels below which an image is blank
 ANGLE_TAILS = 0.02  # share of the stain beyond each stain direction
 STRONG = 0.99  # the quantile of a concentration that is called the strength of its stain
+NO_STAIN = 0.02  # the quantile of a concentration at which a pixel is taken to hold none of that stain
+GLASS_STEPS = 6  # after which the estimate of the glass no longer moves
+GLASS_RANGE = (-0.3, 0.6)  # densities that glass may have: below 0, a scanner has cut off what is brighter than white
 NEARLY_PARALLEL = 3.0  # degrees between stain directions below which they cannot be told apart
 NOISE_RATIO = 3.0  # the second principal direction must exceed the third, which holds only noise, by this factor
 NEAREST_PROFILES = 5  # reference images that vote on the order of the stains
@@ -75,6 +80,8 @@ class Reference:
     """(2,) density of each stain where it is strong."""
     moment: Tensor
     """(3, 3) second moment of the tissue's densities about white."""
+    low: Tensor
+    """(2,) relative concentration of each stain where there is none: what glass and noise leave."""
     profiles: Tensor
     """(R, 4, 16) quantiles of each reference image's relative concentrations along four directions."""
 
@@ -87,6 +94,8 @@ class Stains:
     """(N, 2, 3) unit densities, one row a stain."""
     strength: Tensor
     """(N, 2) density of each stain where it is strong."""
+    low: Tensor
+    """(N, 2) relative concentration of each stain where there is least of it."""
     profile: Tensor
     """(N, 4, 16) quantiles of the relative concentrations along four directions."""
     moment: Tensor
@@ -103,6 +112,7 @@ class Stains:
         return Stains(
             torch.where(where[:, None, None], self.matrix.flip(1), self.matrix),
             torch.where(where[:, None], self.strength.flip(1), self.strength),
+            torch.where(where[:, None], self.low.flip(1), self.low),
             torch.where(where[:, None, None], swap_profile(self.profile), self.profile),
             self.moment,
             self.tissue,
@@ -113,20 +123,24 @@ class Stains:
 
 @dataclass(frozen=True)
 class DensityMap:
-    """A linear map of optical densities for each of N images, and how it came about."""
+    """An affine map of optical densities for each of N images, and how it came about."""
 
     matrix: Tensor
     """(N, 3, 3), applied to row vectors of density."""
+    bias: Tensor
+    """(N, 3), added after it."""
     diagnoses: tuple[Diagnosis, ...]
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map images (N, 3, H, W) in [0, 1]; a map of one image serves a batch of any size."""
-        matrix = self.matrix.to(images)
-        return to_rgb(torch.einsum("nchw,ncd->ndhw", to_density(images), matrix.expand(len(images), 3, 3)))
+        matrix = self.matrix.to(images).expand(len(images), 3, 3)
+        mapped = torch.einsum("nchw,ncd->ndhw", to_density(images), matrix)
+        return to_rgb(mapped + self.bias.to(images)[:, :, None, None])
 
     def inverse(self) -> "DensityMap":
         """Return the maps in the other direction."""
-        return DensityMap(torch.linalg.inv(self.matrix), self.diagnoses)
+        matrix = torch.linalg.inv(self.matrix)
+        return DensityMap(matrix, -(self.bias[:, None] @ matrix)[:, 0], self.diagnoses)
 
 
 def sample_density(images: Tensor) -> Tensor:
@@ -153,7 +167,7 @@ def weighted_quantile(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor
 
 
 def estimate_stains(density: Tensor) -> Stains:
-    """Estimate the two stains of each image from its sampled densities (N, P, 3)."""
+    """Estimate the two stains of each image from its sampled densities (N, P, 3) above those of glass."""
     mask = find_tissue(density).double()
     tissue = density * mask[..., None]
     moment = tissue.transpose(1, 2) @ tissue / mask.sum(1).clamp(min=1)[:, None, None]
@@ -169,10 +183,13 @@ def estimate_stains(density: Tensor) -> Stains:
     concentration = density @ torch.linalg.pinv(matrix)
     strong = [weighted_quantile(c, mask, torch.tensor([STRONG])) for c in concentration.unbind(-1)]
     strength = torch.cat(strong, dim=1).clamp(min=1e-3)
+    relative = concentration / strength[:, None]
+    least = [weighted_quantile(r, torch.ones_like(r), torch.tensor([NO_STAIN])) for r in relative.unbind(-1)]
     return Stains(
         matrix,
         strength,
-        profile(concentration / strength[:, None], mask),
+        torch.cat(least, dim=1),
+        profile(relative, mask),
         moment,
         mask.mean(1),
         torch.rad2deg(tails[:, 1] - tails[:, 0]),
@@ -193,6 +210,17 @@ def swap_profile(profile: Tensor) -> Tensor:
     """
     first, second, both, difference = profile.unbind(1)
     return torch.stack([second, first, both, -difference.flip(-1)], dim=1)
+
+
+def distance_of_plane(density: Tensor) -> Tensor:
+    """Return the vector (N, 1, 3) from white to the nearest point of the plane that the densities (N, P, 3) lie on."""
+    mask = find_tissue(density).double()[..., None]
+    count = mask.sum(1, keepdim=True).clamp(min=1)
+    mean = (density * mask).sum(1, keepdim=True) / count
+    centered = (density - mean) * mask
+    _, axes = torch.linalg.eigh(centered.transpose(1, 2) @ centered / count)
+    normal = axes[:, :, :1]
+    return (mean @ normal) @ normal.transpose(1, 2)
 
 
 def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
@@ -233,6 +261,7 @@ def summarize_reference(batches: Sequence[Tensor]) -> Reference:
         matrix / matrix.norm(dim=1, keepdim=True),
         gather([p.strength for p in parts]).median(0).values,
         (gather([p.moment for p in parts]) * weight).sum(0) / weight.sum(),
+        gather([p.low for p in parts]).median(0).values,
         gather([p.profile for p in parts]),
     )
 
@@ -242,7 +271,7 @@ def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
 
     To fit ONE map to several images of a lab, concatenate their samples to (1, P, 3).
     """
-    stains, margin = order_stains(estimate_stains(density), reference)
+    stains, glass, margin = find_glass(density, reference)
     blank = stains.tissue < LEAST_TISSUE
     parallel = stains.angle < NEARLY_PARALLEL
     keep = blank | ~stains.two_stains
@@ -254,7 +283,24 @@ def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
         for values in [(stains.tissue, stains.angle, margin, condition)]
         for i in range(len(density))
     ]
-    return DensityMap(matrix, tuple(diagnoses))
+    return DensityMap(matrix, -(glass @ matrix)[:, 0], tuple(diagnoses))
+
+
+def find_glass(density: Tensor, reference: Reference) -> tuple[Stains, Tensor, Tensor]:
+    """Find the density (N, 1, 3) at which each image (N, P, 3) holds no stain, and its stains above that, in order.
+
+    Also returns how clearly (N,) their order was decided. Somewhere in an image each stain is nearly absent; the glass
+    moves until it is as absent there as in the reference set. Images without two stains keep a glass of white.
+    """
+    glass = distance_of_plane(density)
+    stains, margin = order_stains(estimate_stains(density - glass), reference)
+    for _ in range(GLASS_STEPS):
+        clear = stains.two_stains & (stains.tissue >= LEAST_TISSUE) & (stains.angle >= NEARLY_PARALLEL)
+        excess = (stains.low - reference.low) * stains.strength * clear[:, None]
+        glass = (glass + excess[:, None] @ stains.matrix).clamp(*GLASS_RANGE)
+        stains, margin = order_stains(estimate_stains(density - glass), reference)
+    usable = stains.two_stains & (stains.tissue >= LEAST_TISSUE)
+    return stains, torch.where(usable[:, None, None], glass, 0), margin
 
 
 def _route(blank: bool, keep: bool, parallel: bool) -> tuple[Route, str]:
