@@ -12,22 +12,18 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-import torchstain
-from torch import Tensor
 
 from bottlegan.data.peso import PesoPatches, open_peso_patches
 from bottlegan.errors import InputError
+from bottlegan.experiments.classical import METHODS, attempt, halves
 from bottlegan.files import write_text
 from bottlegan.metrics.image import ssim
-from bottlegan.stain.macenko import fit_density_map, sample_density, summarize_reference
 
-Normalize = Callable[[Tensor], Tensor]
 REPOSITORY = Path(__file__).parents[1]
 
 
@@ -45,42 +41,11 @@ class Row:
     seconds_a_patch: float
 
 
-def prepare_ours(pool: Tensor) -> Normalize:
-    """Fit to each image alone, with nothing but the statistics of the pool."""
-    reference = summarize_reference([pool])
-    return lambda image: fit_density_map(sample_density(image[None]), reference)(image[None])[0]
-
-
-def prepare_torchstain(kind: type) -> Callable[[Tensor], Normalize]:
-    """Fit torchstain's normalizer to a mosaic of the pool, so that it knows as much of the reference stain as ours."""
-
-    def prepare(pool: Tensor) -> Normalize:
-        normalizer = kind(backend="torch")
-        normalizer.fit(255 * torch.cat(list(pool[::8, :, ::2, ::2]), dim=2))
-
-        def normalize(image: Tensor) -> Tensor:
-            output = normalizer.normalize(255 * image)
-            levels = output[0] if isinstance(output, tuple) else output
-            return (levels.float() / 255).clamp(0, 1).permute(2, 0, 1)
-
-        return normalize
-
-    return prepare
-
-
-METHODS: dict[str, Callable[[Tensor], Normalize]] = {
-    "nothing": lambda pool: lambda image: image,
-    "torchstain Macenko": prepare_torchstain(torchstain.normalizers.MacenkoNormalizer),
-    "torchstain Reinhard": prepare_torchstain(torchstain.normalizers.ReinhardNormalizer),
-    "robust Macenko (ours)": prepare_ours,
-}
-
-
 def measure(patches: PesoPatches) -> list[Row]:
     """Return one row a method."""
-    halves = (patches.ids[::2], patches.ids[1::2])
-    pools = [patches.read_images("reference", half) for half in halves]
-    styled = [patches.read_images("styled", half) for half in halves]
+    pools, styled = (
+        [patches.read_images(stain, tuple(half)) for half in halves(patches.ids)] for stain in ("reference", "styled")
+    )
     rows = []
     nothing: np.ndarray | None = None
     for name, prepare in METHODS.items():
@@ -113,15 +78,6 @@ def measure(patches: PesoPatches) -> list[Row]:
     return rows
 
 
-def attempt(normalize: Normalize, image: Tensor) -> Tensor | None:
-    """Return the normalized image, or None where the method fails."""
-    try:
-        output = normalize(image)
-    except (RuntimeError, ValueError, IndexError):
-        return None
-    return output if bool(output.isfinite().all()) else None
-
-
 def format_row(row: Row) -> str:
     """Return the row as a line of a Markdown table."""
     mse = f"{row.mse_mean:.4f} | {row.mse_median:.4f} | {row.mse_p90:.4f}"
@@ -135,15 +91,15 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=REPOSITORY.parent / "shared" / "data" / "peso")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     try:
         patches = open_peso_patches(arguments.data)
+        print("| method | MSE mean | median | 90th percentile | SSIM | failures | worse than nothing | ms a patch |")
+        print("| --- | --- | --- | --- | --- | --- | --- | --- |")
+        rows = measure(patches)
     except InputError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    torch.set_num_threads(1)
-    print("| method | MSE mean | median | 90th percentile | SSIM | failures | worse than nothing | ms a patch |")
-    print("| --- | --- | --- | --- | --- | --- | --- | --- |")
-    rows = measure(patches)
     if arguments.json:
         write_text(arguments.json, json.dumps([asdict(row) for row in rows], indent=2) + "\n")
 

@@ -28,7 +28,8 @@ def normalized(requirement: str) -> str:
 
 
 def test_the_public_names() -> None:
-    assert sorted(bottlegan.__all__) == ["BottleGANError", "InputError", "__version__"]
+    assert sorted(bottlegan.__all__) == ["BottleGAN", "BottleGANError", "InputError", "__version__"]
+    assert all(hasattr(bottlegan, name) for name in bottlegan.__all__)
 
 
 def test_every_dependency_is_locked_exactly_and_without_an_index() -> None:

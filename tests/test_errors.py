@@ -1,11 +1,17 @@
 import pytest
 
-from bottlegan.errors import BottleGANError, ConfigError, ImageError, InputError, MissingError
+from bottlegan.errors import BottleGANError, ConfigError, ImageError, InputError, MissingError, ModelFileError
 
 
 @pytest.mark.parametrize(
     ("error", "builtin"),
-    [(InputError, ValueError), (MissingError, FileNotFoundError), (ImageError, ValueError), (ConfigError, ValueError)],
+    [
+        (InputError, ValueError),
+        (MissingError, FileNotFoundError),
+        (ImageError, ValueError),
+        (ConfigError, ValueError),
+        (ModelFileError, ValueError),
+    ],
 )
 def test_each_error_is_ours_and_the_builtin_that_callers_expect(
     error: type[BottleGANError], builtin: type[Exception]

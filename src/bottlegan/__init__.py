@@ -1,7 +1,21 @@
 """BottleGAN: every lab's staining style, learned together without sharing a pixel."""
 
+from typing import TYPE_CHECKING
+
 from bottlegan.errors import BottleGANError, InputError
 
-__all__ = ["BottleGANError", "InputError", "__version__"]
+if TYPE_CHECKING:
+    from bottlegan.models.paradigms import BottleGAN
+
+__all__ = ["BottleGAN", "BottleGANError", "InputError", "__version__"]
 
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> object:
+    """Import what needs torch when it is asked for, so that the command line answers at once."""
+    if name == "BottleGAN":
+        from bottlegan.models.paradigms import BottleGAN  # noqa: PLC0415
+
+        return BottleGAN
+    raise AttributeError(f"module 'bottlegan' has no attribute {name!r}")

@@ -4,7 +4,8 @@
     └── InputError (ValueError)               what the user gave cannot be used; the command line exits with status 2
         ├── MissingError (FileNotFoundError)  a file or folder is not there, or holds nothing usable
         ├── ImageError                        a file is not an image we can work with
-        └── ConfigError                       a configuration or document has a wrong, missing or unknown key
+        ├── ConfigError                       a configuration or document has a wrong, missing or unknown key
+        └── ModelFileError                    a file is not a model that we can use
 
 A message is one line that says what is wrong, what was found, and what to do about it. Each class also inherits the
 builtin that a caller would expect, so `except ValueError` works without importing this module.
@@ -29,3 +30,7 @@ class ImageError(InputError):
 
 class ConfigError(InputError):
     """A configuration or document has a wrong, missing or unknown key."""
+
+
+class ModelFileError(InputError):
+    """A file is not a model that we can use."""

@@ -5,8 +5,12 @@ import sys
 import typer
 
 from bottlegan import __version__
+from bottlegan.cli.bench import bench
 from bottlegan.cli.demo import demo
 from bottlegan.cli.evaluate import evaluate
+from bottlegan.cli.normalize import normalize, restain
+from bottlegan.cli.reproduce import reproduce
+from bottlegan.cli.train import train
 from bottlegan.errors import InputError
 
 app = typer.Typer(
@@ -18,7 +22,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command()(demo)
+app.command()(train)
+app.command()(normalize)
+app.command()(restain)
 app.command()(evaluate)
+app.command()(reproduce)
+app.add_typer(bench, name="bench")
 
 
 def _print_version(wanted: bool) -> None:

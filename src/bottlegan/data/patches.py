@@ -63,3 +63,15 @@ def list_patches(folder: Path) -> list[Patch]:
     if not patches:
         raise MissingError(f"{folder}: holds no image; put {', '.join(sorted(FORMATS))} files into it")
     return list(patches.values())
+
+
+def list_labs(folder: Path, style_per_image: bool = False) -> dict[str, list[Patch]]:
+    """Return the patches of each lab: one sub-folder a lab or, with `style_per_image`, one image a lab."""
+    if style_per_image:
+        return {patch.name: [patch] for patch in list_patches(folder)}
+    if not folder.is_dir():
+        raise MissingError(f"{folder}: there is no such folder; check the path")
+    labs = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    if not labs:
+        raise MissingError(f"{folder}: holds no sub-folder; give each lab one, or use --style-per-image")
+    return {path.name: list_patches(path) for path in labs}

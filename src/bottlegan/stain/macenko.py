@@ -40,6 +40,7 @@ GLASS_STEPS = 6  # after which the estimate of the glass no longer moves
 GLASS_RANGE = (-0.3, 0.6)  # densities that glass may have: below 0, a scanner has cut off what is brighter than white
 NEARLY_PARALLEL = 3.0  # degrees between stain directions below which they cannot be told apart
 NOISE_RATIO = 3.0  # the second principal direction must exceed the third, which holds only noise, by this factor
+DARKNESS_WEIGHT = 0.06  # of a factor e in darkness, beside the distance between profiles, in the order of the stains
 NEAREST_PROFILES = 5  # reference images that vote on the order of the stains
 
 PROFILE_LEVELS = torch.linspace(0.02, 0.98, 16, dtype=torch.float64)
@@ -137,10 +138,21 @@ class DensityMap:
         mapped = torch.einsum("nchw,ncd->ndhw", to_density(images), matrix)
         return to_rgb(mapped + self.bias.to(images)[:, :, None, None])
 
+    def choose(self, rows: Tensor) -> "DensityMap":
+        """Return the maps of the given rows (M,), which may repeat."""
+        return DensityMap(self.matrix[rows], self.bias[rows], tuple(self.diagnoses[row] for row in rows.tolist()))
+
     def inverse(self) -> "DensityMap":
         """Return the maps in the other direction."""
         matrix = torch.linalg.inv(self.matrix)
         return DensityMap(matrix, -(self.bias[:, None] @ matrix)[:, 0], self.diagnoses)
+
+
+def join(maps: Sequence[DensityMap]) -> DensityMap:
+    """Return all the maps as one batch."""
+    matrix = torch.cat([torch.empty(0, 3, 3), *(each.matrix for each in maps)])
+    bias = torch.cat([torch.empty(0, 3), *(each.bias for each in maps)])
+    return DensityMap(matrix, bias, tuple(diagnosis for each in maps for diagnosis in each.diagnoses))
 
 
 def sample_density(images: Tensor) -> Tensor:
@@ -227,12 +239,26 @@ def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
     """Put hematoxylin first, and return how clearly (N,) that was decided, in [0, 1].
 
     Hematoxylin is sparse and peaked (nuclei), eosin is everywhere. Of both orders the one wins whose profile is nearer
-    to the most similar reference images: those of similar tissue, so that composition does not decide.
+    to the most similar reference images: those of similar tissue, so that composition does not decide. In tissue full
+    of nuclei both orders look alike; there it tells that hematoxylin is the darker of the two where both are strong.
     """
-    as_is = distance_to_profiles(stains.profile, reference.profiles)
-    exchanged = distance_to_profiles(swap_profile(stains.profile), reference.profiles)
-    margin = (as_is - exchanged).abs() / (as_is + exchanged).clamp(min=1e-12)
-    return stains.swapped(exchanged < as_is), margin
+    exchanged = stains.swapped(torch.ones_like(stains.two_stains))
+    cost, other_cost = (order_cost(candidate, reference) for candidate in (stains, exchanged))
+    margin = (cost - other_cost).abs() / (cost + other_cost).clamp(min=1e-12)
+    return stains.swapped(other_cost < cost), margin
+
+
+def order_cost(stains: Stains, reference: Reference) -> Tensor:
+    """Return how unlike the reference set (N,) the stains are, if the first is hematoxylin and the second is eosin."""
+    contrast = darkness_contrast(stains.matrix, stains.strength)
+    usual = darkness_contrast(reference.matrix, reference.strength)
+    return distance_to_profiles(stains.profile, reference.profiles) + DARKNESS_WEIGHT * (contrast - usual).abs()
+
+
+def darkness_contrast(matrix: Tensor, strength: Tensor) -> Tensor:
+    """Return how much darker (..., ) the first stain is than the second where both are strong, as a logarithm."""
+    dark, light = (matrix.sum(-1).clamp(min=1e-3) * strength).unbind(-1)
+    return dark.log() - light.log()
 
 
 def distance_to_profiles(profile: Tensor, references: Tensor) -> Tensor:

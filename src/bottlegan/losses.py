@@ -1,0 +1,64 @@
+"""Losses as pure functions, each with its equation: images in [0, 1] or scores go in, a scalar comes out."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Adversarial = Literal["wasserstein", "lsgan", "hinge"]
+
+
+def critic_loss(form: Adversarial, real: Tensor, fake: Tensor) -> Tensor:
+    """Return what a critic minimizes, given its scores of real and of generated images.
+
+    wasserstein (the paper's): mean D(fake) - mean D(real); lsgan: mean (D(real) - 1)^2 + mean D(fake)^2;
+    hinge: mean max(0, 1 - D(real)) + mean max(0, 1 + D(fake)).
+    """
+    match form:
+        case "wasserstein":
+            return fake.mean() - real.mean()
+        case "lsgan":
+            return (real - 1).square().mean() + fake.square().mean()
+        case "hinge":
+            return F.relu(1 - real).mean() + F.relu(1 + fake).mean()
+
+
+def deception_loss(form: Adversarial, fake: Tensor) -> Tensor:
+    """Return what a generator minimizes, given a critic's scores of its images.
+
+    wasserstein and hinge: -mean D(fake); lsgan: mean (D(fake) - 1)^2.
+    """
+    return (fake - 1).square().mean() if form == "lsgan" else -fake.mean()
+
+
+def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:
+    """Return mean (|grad D(m)| - 1)^2 at m = mix real + (1 - mix) fake, with `mix` (N, 1, 1, 1) in [0, 1]."""
+    between = (mix * real + (1 - mix) * fake).detach().requires_grad_(True)
+    (gradient,) = torch.autograd.grad(critic(between).mean(dim=(1, 2, 3)).sum(), between, create_graph=True)
+    return (gradient.flatten(1).norm(dim=1) - 1).square().mean()
+
+
+def cycle_loss(there_and_back: Tensor, start: Tensor) -> Tensor:
+    """Return the mean of |G_s(G_{s^-1}(x)) - x|_1, or of the other way round."""
+    return (there_and_back - start).abs().mean()
+
+
+def identity_loss(mapped: Tensor, start: Tensor) -> Tensor:
+    """Return the mean of |G_{s^-1}(c) - c|_1, for images that are in the wanted stain already."""
+    return (mapped - start).abs().mean()
+
+
+def profile_distance(profiles: Tensor, references: Tensor, matches: Tensor) -> Tensor:
+    """Return the sliced Wasserstein distance (N,) of color distributions to those that they are matched with.
+
+    A profile (D, L) holds L quantiles of an image's colors along D directions. Between equal quantiles lies the optimal
+    transport plan on a line, so the distance is mean |q - r| over directions, quantiles and matches.
+
+    Args:
+        profiles: (N, D, L).
+        references: (M, D, L).
+        matches: (N, K) rows of `references`.
+    """
+    return (profiles[:, None] - references[matches]).abs().mean(dim=(1, 2, 3))

@@ -1,0 +1,1 @@
+"""Networks: generators, critics, style codes, and the paradigms that combine them."""

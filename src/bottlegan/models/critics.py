@@ -1,0 +1,48 @@
+"""The critics: PatchGANs that score how real each part of an image is.
+
+Neither normalizes its features. Instance norm would make them blind to color, which is all that matters here.
+"""
+
+from itertools import pairwise
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bottlegan.config import document
+from bottlegan.stain.density import to_density
+
+
+@document
+class CriticConfig:
+    """The form of both critics."""
+
+    width: int = 32
+    """Channels of the first layer; each further one has twice as many."""
+    depth: int = 3
+    """Layers that halve the image."""
+
+
+class Critic(nn.Module):
+    """Scores (N, 1, h, w), one a patch, of images (N, 3, H, W); `style_critic` if `code_size` is above 0.
+
+    The code is concatenated to the output of the last downsampling layer, as in the paper.
+    """
+
+    def __init__(self, config: CriticConfig, code_size: int = 0) -> None:
+        """Build it."""
+        super().__init__()
+        widths = [3, *(config.width * 2**level for level in range(config.depth))]
+        pairs = pairwise(widths)
+        self.down = nn.ModuleList(nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairs)
+        self.mix = nn.Conv2d(widths[-1] + code_size, widths[-1], 1)
+        self.last = nn.Conv2d(widths[-1], 1, 1)
+
+    def forward(self, images: Tensor, code: Tensor | None = None) -> Tensor:
+        """Return the scores of images in [0, 1], given codes (N, code_size) for the style critic."""
+        hidden = to_density(images)
+        for convolution in self.down:
+            hidden = F.leaky_relu(convolution(hidden), 0.2)
+        if code is not None:
+            hidden = torch.cat([hidden, code[:, :, None, None].expand(-1, -1, *hidden.shape[2:])], dim=1)
+        return self.last(F.leaky_relu(self.mix(hidden), 0.2))

@@ -1,0 +1,127 @@
+"""The pixel generator: 1x1 convolutions on optical density, conditioned on a style code.
+
+Its default form is a linear map of densities that the code chooses, plus a small residual:
+
+    y = A(e) x + b(e) + R(x | e),   A = I, b = 0, R = 0 at the start,
+
+where R is made of 1x1 convolutions, each scaled and shifted by the code. With frozen statistics no layer looks at any
+other pixel, so the output is a pure function of color and code: tiles cannot show, and it can be baked into a table.
+The paper's form has no linear part, and normalizes each layer by the statistics of the image (AdaIN).
+"""
+
+from itertools import pairwise
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from bottlegan.config import document
+from bottlegan.stain.density import to_density, to_rgb
+
+Statistics = Literal["frozen", "instance"]
+
+GRAIN = 32768
+"""Values that torch never splits among threads, whose shares would end anywhere."""
+
+
+@document
+class GeneratorConfig:
+    """The form of a generator."""
+
+    kind: Literal["pixel", "unet"] = "pixel"
+    width: int = 32
+    """Channels of the hidden layers."""
+    depth: int = 2
+    """Hidden layers."""
+    statistics: Statistics = "frozen"
+    """`instance`: normalize each layer by the image's own statistics, as in the paper; `frozen`: do not."""
+    skip: bool = True
+    """Whether there is a linear map of densities beside the layers."""
+    mapping: int = 64
+    """Width of the small network between code and layers; 0 for none."""
+
+
+class Modulation(nn.Module):
+    """Scale and shift of each channel, from a code; with instance statistics this is AdaIN."""
+
+    def __init__(self, channels: int, code_size: int, statistics: Statistics) -> None:
+        """Start around scale 1 and shift 0, so that styles differ from the first step."""
+        super().__init__()
+        self.statistics = statistics
+        self.affine = nn.Linear(code_size, 2 * channels)
+        nn.init.zeros_(self.affine.bias)
+
+    def forward(self, x: Tensor, code: Tensor) -> Tensor:
+        """Return features (N, C, H, W), modulated by codes (N, code_size)."""
+        if self.statistics == "instance":
+            # A single pixel has no spread, and torch refuses it: all that norm leaves of it is zero.
+            x = F.instance_norm(x) if x.shape[2:].numel() > 1 else torch.zeros_like(x)
+        scale, shift = self.affine(code)[:, :, None, None].chunk(2, dim=1)
+        return x * (1 + scale) + shift
+
+
+class PixelGenerator(nn.Module):
+    """Images and codes to images, pixel by pixel."""
+
+    def __init__(self, config: GeneratorConfig, code_size: int) -> None:
+        """Build it; with a skip it is the identity until trained."""
+        super().__init__()
+        self.config = config
+        self.mapping, mapped = build_mapping(code_size, config.mapping)
+        widths = [3, *[config.width] * config.depth]
+        self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in pairwise(widths))
+        self.modulations = nn.ModuleList(Modulation(width, mapped, config.statistics) for width in widths[1:])
+        self.last = nn.Conv2d(config.width, 3, 1)
+        self.linear = nn.Linear(code_size, 12) if config.skip else None
+        if self.linear is not None:
+            for parameter in (*self.linear.parameters(), *self.last.parameters()):
+                nn.init.zeros_(parameter)
+
+    def forward(self, images: Tensor, code: Tensor) -> Tensor:
+        """Return images (N, 3, H, W) in [0, 1], given codes (N, code_size).
+
+        Without gradients, and with frozen statistics, a pixel's bits depend on nothing but its color and code.
+        """
+        if torch.is_grad_enabled() or self.config.statistics == "instance":
+            return to_rgb(self.density(to_density(images), code))
+        output = torch.empty_like(images)
+        for index, image in enumerate(images):
+            output[index] = self._in_chunks(image, code[index : index + 1])
+        return output
+
+    def _in_chunks(self, image: Tensor, code: Tensor) -> Tensor:
+        """Return an image (3, H, W), given its code (1, code_size), mapped in chunks of always the same size.
+
+        Convolutions sum in an order that depends on the sizes of their input, and elementwise functions round the last
+        few of an odd number of values differently. Both would show where tiles of different sizes meet. As a
+        chunk stays in a core's cache, this is faster from 32 channels on.
+        """
+        size = max(64, GRAIN // self.config.width // 64 * 64)
+        pixels = image.flatten(1)
+        count = pixels.shape[1]
+        chunks = F.pad(pixels, (0, -count % size)).reshape(3, -1, size).transpose(0, 1).contiguous()
+        mapped = torch.empty_like(chunks)
+        for index, chunk in enumerate(chunks):
+            mapped[index] = to_rgb(self.density(to_density(chunk[None, :, None]), code))[0, :, 0]
+        return mapped.transpose(0, 1).reshape(3, -1)[:, :count].reshape(image.shape)
+
+    def density(self, density: Tensor, code: Tensor) -> Tensor:
+        """Return densities (N, 3, H, W), not clipped, of densities (N, 3, H, W)."""
+        mapped = self.mapping(code)
+        hidden = density
+        for convolution, modulation in zip(self.convolutions, self.modulations, strict=True):
+            hidden = F.silu(modulation(convolution(hidden), mapped))
+        residual = self.last(hidden)
+        if self.linear is None:
+            return F.softplus(residual)
+        matrix, bias = self.linear(code).split([9, 3], dim=1)
+        matrix = matrix.reshape(-1, 3, 3) + torch.eye(3).to(matrix)
+        return torch.einsum("nchw,ndc->ndhw", density, matrix) + bias[:, :, None, None] + residual
+
+
+def build_mapping(code_size: int, width: int) -> tuple[nn.Module, int]:
+    """Return the network between code and layers, and the size of what it gives."""
+    if width == 0 or code_size == 0:
+        return nn.Identity(), code_size
+    return nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()), width

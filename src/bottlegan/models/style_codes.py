@@ -1,0 +1,86 @@
+"""Style codes: one trainable vector per staining style, by name."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from bottlegan.errors import InputError
+
+
+class StyleCodes(nn.Module):
+    """The paper's E: a table of codes (N, size), one row per named style."""
+
+    def __init__(self, names: Sequence[str], size: int, random: torch.Generator) -> None:
+        """Draw a code for each style from N(0, 1)."""
+        super().__init__()
+        if len(set(names)) < len(names):
+            raise InputError("two styles have the same name; names must differ")
+        for name in names:
+            check_name(name)
+        self.names = list(names)
+        self.table = nn.Parameter(torch.randn(len(names), size, generator=random))
+
+    @property
+    def size(self) -> int:
+        """The length of a code."""
+        return self.table.shape[1]
+
+    def __len__(self) -> int:
+        """Return the number of styles."""
+        return len(self.names)
+
+    def __contains__(self, name: object) -> bool:
+        """Return whether there is a style of this name."""
+        return name in self.names
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return the code (size,) of a style."""
+        return self.table[self.index(name)]
+
+    def index(self, name: str) -> int:
+        """Return the row of a style."""
+        if name not in self.names:
+            known = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
+            raise InputError(f"there is no style called {name}; known are: {known or 'none'}")
+        return self.names.index(name)
+
+    def add(self, name: str, code: Tensor) -> None:
+        """Add a style without touching the others."""
+        check_name(name)
+        if name in self.names:
+            raise InputError(f"there is a style called {name} already; rename or remove it first")
+        if code.shape != (self.size,):
+            raise InputError(f"a code must have {self.size} numbers, got shape {tuple(code.shape)}")
+        self.names.append(name)
+        self._replace(torch.cat([self.table.detach(), code.detach()[None].to(self.table)]))
+
+    def remove(self, name: str) -> None:
+        """Remove a style without touching the others."""
+        row = self.index(name)
+        del self.names[row]
+        self._replace(torch.cat([self.table.detach()[:row], self.table.detach()[row + 1 :]]))
+
+    def rename(self, old: str, new: str) -> None:
+        """Give a style another name."""
+        check_name(new)
+        if new != old and new in self.names:
+            raise InputError(f"there is a style called {new} already; names must differ")
+        self.names[self.index(old)] = new
+
+    def _replace(self, table: Tensor) -> None:
+        # Codes that were frozen stay so: a new parameter would be trainable.
+        self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that cannot be shown in one line or be part of a file's name."""
+    if not name.strip() or name in (".", "..") or len(name) > 200 or not name.isprintable() or set(name) & {"/", "\\"}:
+        raise InputError(
+            f"a style cannot be called {name[:80]!r}; use 1 to 200 printable characters without slashes or backslashes"
+        )
+
+
+def add_noise(codes: Tensor, scale: float, random: torch.Generator) -> Tensor:
+    """Return codes (N, size) with Gaussian noise, so that the space between styles has meaning too."""
+    return codes + scale * torch.randn(codes.shape, generator=random, device=random.device).to(codes)

@@ -1,0 +1,1 @@
+"""Color maps, applied to what users have: images and folders."""

@@ -1,0 +1,70 @@
+"""Checkpoints: all that a training run needs to go on, in one safetensors file, without pickle."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bottlegan.config import to_values
+from bottlegan.errors import InputError
+from bottlegan.files import replacing
+
+if TYPE_CHECKING:
+    from bottlegan.training.gan import Run, TrainConfig
+
+
+def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
+    """Write the run to `path`, whole or not at all."""
+    counters = {"step": run.step, "best": min(run.best, 1e30), "stale": run.stale, "seed": seed}
+    document = json.dumps({"counters": counters, "config": to_values(config)}, sort_keys=True)
+    with replacing(path) as temporary:
+        save_file(_tensors(run), temporary, metadata={"training": document})
+
+
+def load_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
+    """Bring `run` to where the run in `path` was; it must have been of the same configuration and seed."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            document = json.loads((file.metadata() or {}).get("training", "null"))
+            saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, OSError) as error:
+        raise InputError(f"{path}: is not a checkpoint ({error}); remove it to start anew") from None
+    if not isinstance(document, dict) or set(document) != {"counters", "config"}:
+        raise InputError(f"{path}: is not a checkpoint of a training run; remove it to start anew")
+    counters = document["counters"]
+    if document["config"] != json.loads(json.dumps(to_values(config))) or counters.get("seed") != seed:
+        raise InputError(f"{path}: belongs to a run of another configuration or seed; remove it to start anew")
+    _prime(run, saved)
+    wanted = _tensors(run)
+    if {n: t.shape for n, t in saved.items()} != {n: t.shape for n, t in wanted.items()}:
+        raise InputError(f"{path}: holds other styles or images than this run; remove it to start anew")
+    with torch.no_grad():
+        for name, tensor in wanted.items():
+            tensor.copy_(saved[name])
+    run.step, run.stale = int(counters["step"]), int(counters["stale"])
+    run.best = float(counters["best"]) if counters["best"] < 1e30 else float("inf")
+
+
+def _tensors(run: "Run") -> dict[str, Tensor]:
+    """Return every tensor of a run, by name; copying into them changes the run."""
+    tensors = {f"model.{name}": tensor for name, tensor in run.model.state_dict().items()}
+    tensors |= {f"critics.{name}": tensor for name, tensor in run.critics.state_dict().items()}
+    for label, optimizer in (("generators", run.generator_optimizer), ("critics", run.critic_optimizer)):
+        for row, parameter in enumerate(p for group in optimizer.param_groups for p in group["params"]):
+            for key, value in optimizer.state.get(parameter, {}).items():
+                tensors[f"adam.{label}.{row}.{key}"] = value
+    tensors |= {f"kept.{name}": tensor for name, tensor in run.kept.items()}
+    return {name: tensor.detach() for name, tensor in tensors.items()}
+
+
+def _prime(run: "Run", saved: dict[str, Tensor]) -> None:
+    """Give each optimizer that has taken a step the state of one that has, to be overwritten."""
+    for label, optimizer in (("generators", run.generator_optimizer), ("critics", run.critic_optimizer)):
+        if f"adam.{label}.0.step" in saved:
+            for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+                moments = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+                optimizer.state[parameter] = {"step": torch.zeros(()), **moments}

@@ -1,0 +1,106 @@
+import pytest
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+
+from bottlegan.losses import (
+    Adversarial,
+    critic_loss,
+    cycle_loss,
+    deception_loss,
+    gradient_penalty,
+    identity_loss,
+    profile_distance,
+)
+
+REAL = torch.tensor([2.0, 0.5, -1.0]).reshape(3, 1, 1, 1)
+FAKE = torch.tensor([-3.0, 0.0, 0.5, 1.5]).reshape(4, 1, 1, 1)
+offset = st.floats(-5, 5, width=32)
+
+
+def noise(*shape: int, seed: int = 0) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("wasserstein", -0.25 - 0.5),
+        ("lsgan", (1 + 0.25 + 4) / 3 + (9 + 0 + 0.25 + 2.25) / 4),
+        ("hinge", (0 + 0.5 + 2) / 3 + (0 + 1 + 1.5 + 2.5) / 4),
+    ],
+)
+def test_critic_loss_by_hand(form: Adversarial, expected: float) -> None:
+    assert critic_loss(form, REAL, FAKE).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"), [("wasserstein", 0.25), ("hinge", 0.25), ("lsgan", (16 + 1 + 0.25 + 0.25) / 4)]
+)
+def test_deception_loss_by_hand(form: Adversarial, expected: float) -> None:
+    assert deception_loss(form, FAKE).item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("form", ["wasserstein", "lsgan", "hinge"])
+def test_critic_and_generator_pull_in_opposite_directions(form: Adversarial) -> None:
+    real, fake = torch.zeros(2, requires_grad=True), torch.zeros(2, requires_grad=True)
+    raised, lowered = torch.autograd.grad(critic_loss(form, real, fake + 0.1), (real, fake))
+    (deceiving,) = torch.autograd.grad(deception_loss(form, fake), fake)
+    assert (raised < 0).all()
+    assert (lowered > 0).all()
+    assert (deceiving < 0).all()
+
+
+@pytest.mark.parametrize("loss", [cycle_loss, identity_loss])
+def test_cycle_and_identity_are_mean_absolute_differences(loss: object) -> None:
+    assert callable(loss)
+    assert loss(torch.tensor([1.0, 0.0, 0.5]), torch.tensor([0.0, 0.5, 0.5])).item() == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("mix", [0.0, 0.3, 1.0])
+def test_gradient_penalty_of_a_linear_critic(mix: float) -> None:
+    weights = noise(3, 4, 4).requires_grad_()
+    penalty = gradient_penalty(
+        lambda x: (x * weights).sum(dim=(1, 2, 3), keepdim=True),
+        noise(2, 3, 4, 4, seed=1),
+        noise(2, 3, 4, 4, seed=2),
+        torch.full((2, 1, 1, 1), mix, dtype=torch.float64),
+    )
+    norm = weights.detach().norm()
+    assert penalty.item() == pytest.approx((norm.item() - 1) ** 2)
+    penalty.backward()
+    assert weights.grad is not None
+    torch.testing.assert_close(weights.grad, 2 * (norm - 1) * weights.detach() / norm)
+
+
+def test_gradient_penalty_is_taken_at_the_mix_of_each_image() -> None:
+    real, fake = torch.ones(2, 1, 2, 2, dtype=torch.float64), torch.zeros(2, 1, 2, 2, dtype=torch.float64)
+    mix = torch.tensor([1.0, 0.25], dtype=torch.float64).reshape(2, 1, 1, 1)
+    # The gradient of |x|^2 is 2 x, whose norm over four pixels is four times the mix.
+    penalty = gradient_penalty(lambda x: x.square().sum(dim=(1, 2, 3), keepdim=True), real, fake, mix)
+    assert penalty.item() == pytest.approx(((4 - 1) ** 2 + (1 - 1) ** 2) / 2)
+
+
+def test_gradient_penalty_is_of_the_mean_over_patches_and_does_not_reach_the_images() -> None:
+    real = noise(1, 1, 2, 2).requires_grad_()
+    weight = torch.tensor(8.0, dtype=torch.float64, requires_grad=True)
+    # Four scores 8 x: their mean has the gradient 2 at each of four pixels, of norm 4.
+    penalty = gradient_penalty(lambda x: weight * x, real, noise(1, 1, 2, 2), noise(1, 1, 1, 1))
+    assert penalty.item() == pytest.approx(9)
+    penalty.backward()
+    assert real.grad is None
+
+
+def test_profile_distance_by_hand() -> None:
+    profiles = torch.tensor([[[0.0, 1.0], [2.0, 2.0]], [[5.0, 5.0], [5.0, 5.0]]])
+    references = torch.tensor([[[0.0, 1.0], [2.0, 2.0]], [[0.5, 1.0], [2.0, 4.0]], [[9.0, 9.0], [9.0, 9.0]]])
+    # The first is at 0 of its first match and at (0.5 + 0 + 0 + 2) / 4 of its second; the second at 4 of its only one.
+    distance = profile_distance(profiles, references, torch.tensor([[0, 1], [2, 2]]))
+    assert distance.tolist() == pytest.approx([2.5 / 8, 4.0])
+
+
+def test_profile_distance_pulls_quantiles_to_those_they_are_matched_with() -> None:
+    profiles = torch.tensor([[[0.1, 0.9]]], requires_grad=True)
+    profile_distance(profiles, torch.tensor([[[0.0, 1.0]]]), torch.tensor([[0]])).sum().backward()
+    assert profiles.grad is not None
+    assert profiles.grad.flatten().tolist() == [0.5, -0.5]
