@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shlex
 import shutil
 import subprocess
 from collections.abc import Sequence
@@ -75,8 +76,9 @@ class Table2:
 def open_table(out: Path, scale: Scale, seed: int, styles: int, data: Path | None) -> Table2:
     """Return the table of an earlier run with the same scale and seed, or an empty one."""
     path = out / "table2.json"
-    given = "" if data is None else f" --data {data}"
-    command = f"bottlegan reproduce table2{given} --scale {scale} --seed {seed} --out {out}"
+    words = ["--scale", scale, "--seed", str(seed), "--out", str(out)]
+    words = [*([] if data is None else ["--data", str(data)]), *words]
+    command = shlex.join(["bottlegan", "reproduce", "table2", *words])
     table = Table2(
         scale=scale,
         seed=seed,
