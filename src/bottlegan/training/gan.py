@@ -44,6 +44,8 @@ from bottlegan.training.checkpoint import load_checkpoint, save_checkpoint
 from bottlegan.training.refine import MATCHES, refine_maps
 from bottlegan.training.samples import ColorProfile, Images, collect, match_content
 
+OUTLYING = 6.0  # median deviations from which on a number of a map counts as this far off and no farther
+
 
 @document
 class TrainConfig:
@@ -249,13 +251,16 @@ def start(names: Sequence[str], setting: Setting) -> Run:
 def describe_maps(maps: DensityMap, size: int) -> Tensor:
     """Return codes (S, size) that tell the maps apart: their numbers in both directions, as principal components.
 
-    All components have unit variance, so that training reaches each as fast as any other.
+    All components have unit variance, so that training reaches each as fast as any other. A map that can hardly be
+    turned around has huge numbers in one direction; cut off, they do not push all other maps together.
     """
     back = maps.inverse()
     numbers = torch.cat([part.flatten(1) for part in (maps.matrix, maps.bias, back.matrix, back.bias)], dim=1)
+    numbers = numbers - numbers.median(0).values
+    numbers = (numbers / numbers.abs().median(0).values.clamp(min=1e-3)).clamp(-OUTLYING, OUTLYING)
     left, values, _ = torch.linalg.svd(numbers - numbers.mean(0), full_matrices=False)
     codes = torch.zeros(len(numbers), size)
-    count = min(size, int((values > 1e-6).sum()))
+    count = min(size, int((values > 1e-5 * values[0]).sum()))
     codes[:, :count] = left[:, :count] * math.sqrt(len(numbers))
     return codes
 
