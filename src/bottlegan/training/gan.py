@@ -84,6 +84,7 @@ PRESETS = {
     # No step after the warm start: in our trials (docs/results/training.md) cycle and adversarial losses made real
     # styles worse from there on, by ground truth and by the held-out criterion alike.
     "default": TrainConfig(),
+    # As published; a step holds about 20 GB of activations.
     "paper": TrainConfig(
         model=ModelConfig(
             code_size=128,
