@@ -2,8 +2,7 @@
 
 Our default trains on both halves of the styles, each with the reference patches of the other. The paper's preset trains
 for a given time on the first half; its best error, and when it had it, are what our default is timed against. Its 36
-crops of 114 px a step take 20 GB and half a minute on a CPU, so here it gets 8 of 64 px, and the ten times higher rate
-that suits so few steps.
+crops of 114 px a step do not fit into 24 GB, so here it gets 8 of 64 px, and a ten times higher rate for so few steps.
 """
 
 import time

@@ -81,10 +81,10 @@ class TrainConfig:
 
 
 PRESETS = {
-    # No step after the warm start: in our trials (docs/results/training.md) cycle and adversarial losses made real
-    # styles worse from there on, by ground truth and by the held-out criterion alike.
+    # No step after the warm start: the few trials of cycle and adversarial losses from there on made real styles worse
+    # (docs/results/training.md).
     "default": TrainConfig(),
-    # As published; a step holds about 20 GB of activations.
+    # As published; a step does not fit into 24 GB.
     "paper": TrainConfig(
         model=ModelConfig(
             code_size=128,
