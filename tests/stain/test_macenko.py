@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -47,6 +49,15 @@ def test_hematoxylin_is_found_where_its_color_is_eosins(content: Tensor, referen
     own, other = ((stains.matrix * rows).sum(-1) for rows in (unit, unit.flip(0)))
     assert (own > other).all()
     assert (margin > 0.1).all()
+
+
+def test_where_profiles_do_not_tell_the_darker_stain_is_hematoxylin(content: Tensor, reference: Reference) -> None:
+    stains = estimate_stains(sample_density(render(content[4:], DARK)))
+    alike = replace(stains, profile=(stains.profile + swap_profile(stains.profile)) / 2)
+    for start in (alike, alike.swapped(torch.ones(4, dtype=torch.bool))):
+        ordered, _ = order_stains(start, reference)
+        first, second = (ordered.matrix.sum(-1) * ordered.strength).unbind(1)
+        assert (first > second).all()
 
 
 def test_a_batch_gives_what_its_images_give_alone(content: Tensor, reference: Reference) -> None:
