@@ -4,8 +4,7 @@ import torch
 from bottlegan.errors import InputError
 from bottlegan.metrics.structure import monotonicity, nuclei_swapped, swap_rate
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.macenko import DensityMap
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE
+from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
 
 # Left half light, right half dark: half of all pairs are clearly ordered.
 TWO_TONES = torch.cat([torch.full((1, 3, 16, 8), 0.9), torch.full((1, 3, 16, 8), 0.3)], dim=3)
@@ -62,14 +61,25 @@ def test_other_shapes_are_refused() -> None:
         swap_rate(NOISE, TWO_TONES)
 
 
+def draw_mixtures() -> torch.Tensor:
+    """Return concentrations (1, 2, 128, 128) with every mixture of both stains."""
+    return torch.rand(1, 2, 128, 128, generator=torch.Generator().manual_seed(0))
+
+
 @pytest.mark.parametrize("style", LABORATORIES[:3], ids=lambda style: style.name)
-def test_more_hematoxylin_is_never_lighter_unless_the_map_inverts(style) -> None:
-    assert monotonicity(lambda images: images, style) == 1.0
-    assert monotonicity(lambda images: 1 - images, style) == 0.0
+def test_more_hematoxylin_is_never_lighter_in_any_stain_unless_inverted(style) -> None:
+    truth, output = (render(draw_mixtures(), each) for each in (REFERENCE, style))
+    assert monotonicity(output, truth).tolist() == [1.0]
+    assert monotonicity(1 - output, truth).tolist() == [0.0]
 
 
 def test_a_map_that_folds_back_is_found() -> None:
     """Densities above 1 come down again, so the upper part of each ramp falls."""
-    fold = DensityMap(torch.eye(3)[None], torch.zeros(1, 3), ())
-    folded = monotonicity(lambda images: to_rgb(1 - (1 - to_density(fold(images))).abs()), REFERENCE)
-    assert 0.2 < folded < 0.9
+    truth = render(draw_mixtures(), REFERENCE)
+    folded = to_rgb(1 - (1 - to_density(truth)).abs())
+    assert 0.2 < monotonicity(folded, truth).item() < 0.9
+
+
+def test_a_blank_image_has_no_step_that_falls() -> None:
+    blank = torch.ones(1, 3, 32, 32)
+    assert monotonicity(blank, blank).tolist() == [1.0]

@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.stain.density import BLACK, from_levels, to_density, to_levels, to_rgb
+from bottlegan.stain.density import BLACK, FADED, NEARLY_WHITE, fade_white, from_levels, to_density, to_levels, to_rgb
 
 
 def test_all_levels_survive_the_round_trip() -> None:
@@ -39,3 +39,21 @@ def test_gradients_are_right() -> None:
 
 def test_levels_are_rounded_to_the_nearest() -> None:
     assert to_levels(torch.tensor([0.0, 0.4 / 255, 0.6 / 255, 1.0, 1.5, -0.5])).tolist() == [0, 0, 1, 255, 255, 0]
+
+
+@given(st.floats(0, 1), st.floats(0, 2))
+def test_only_white_fades_and_never_below_what_it_was(density: float, added: float) -> None:
+    given, mapped = (torch.full((1, 3, 1), value, dtype=torch.float64) for value in (density, density + added))
+    faded = fade_white(mapped, given)
+    assert (faded >= given).all()
+    assert (faded <= mapped).all()
+    if density >= NEARLY_WHITE:
+        assert torch.equal(faded, mapped)
+
+
+def test_white_loses_a_share_of_what_was_added_and_what_was_not_added_stays() -> None:
+    white = torch.zeros(1, 3, 1)
+    darkened = torch.full_like(white, 0.2)
+    torch.testing.assert_close(fade_white(darkened, white), darkened * (1 - FADED))
+    lighter = torch.full_like(white, -0.2)
+    assert torch.equal(fade_white(lighter, white), lighter)

@@ -16,7 +16,7 @@ from bottlegan.seeding import numpy_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
 from bottlegan.training import gan
-from bottlegan.training.gan import PRESETS, TrainConfig, advance, describe_maps, measure, prepare, start, train
+from bottlegan.training.gan import PRESETS, TrainConfig, advance, measure, prepare, start, train
 
 TINY = TrainConfig(
     model=ModelConfig(code_size=8, generator=GeneratorConfig(width=8, depth=1, mapping=8)),
@@ -104,7 +104,9 @@ def test_one_step_moves_generators_codes_and_both_critics(
 def test_training_lowers_its_losses_and_the_held_out_criterion(
     labs: dict[str, list[Levels]], reference: list[Levels]
 ) -> None:
-    config = replace(TINY, steps=200, warm_steps=200, pixels=256, check_every=1000)
+    # A model that does not begin at the closed-form maps, but has to learn them.
+    model = replace(TINY.model, paradigm="many-one")
+    config = replace(TINY, model=model, steps=200, warm_steps=200, pixels=256, check_every=1000)
     setting = prepare(labs, reference, config, 0, device=torch.device("cpu"), progress=Silent())
     run = start(list(labs), setting)
     at_first = measure(run.model, setting)
@@ -182,14 +184,6 @@ def test_the_best_model_is_returned_and_training_stops_when_it_gets_no_better(
     model = train(labs, reference, replace(TINY, steps=8, patience=3))
     assert len(seen) == 7, "three looks without improvement end it"
     assert weights(model) == seen[3]
-
-
-def test_codes_of_the_warm_start_tell_the_maps_apart(labs: dict[str, list[Levels]], reference: list[Levels]) -> None:
-    setting = prepare(labs, reference, TINY, 0, device=torch.device("cpu"), progress=Silent())
-    codes = describe_maps(setting.teachers, 8)
-    assert codes.shape == (3, 8)
-    assert torch.pdist(codes).min() > 1
-    torch.testing.assert_close(codes.mean(0), torch.zeros(8), rtol=0, atol=1e-5)
 
 
 def test_images_smaller_than_a_crop_are_refused(labs: dict[str, list[Levels]], reference: list[Levels]) -> None:

@@ -62,9 +62,11 @@ def train_half(half: Half, config: TrainConfig, seconds: float, progress: Progre
     labs = {name: [levels] for name, levels in zip(half.names, half.styled, strict=True)}
     setting = prepare(labs, half.pool, config, 0, device=torch.device("cpu"), progress=progress)
     run = start(half.names, setting)
-    for step in progress.track(range(config.steps), "training", config.steps):
-        advance(run, setting, step)
-        if (step + 1) % config.check_every and step + 1 < config.steps:
+    # A look before the first step, too: the linear layers of a warm start hold the closed-form maps already.
+    for step in progress.track(range(config.steps + 1), "training", config.steps + 1):
+        if step:
+            advance(run, setting, step - 1)
+        if step % config.check_every and step < config.steps:
             continue
         spent += time.perf_counter() - resumed
         trace.seconds.append(spent)

@@ -29,7 +29,7 @@ from bottlegan.experiments.table2_files import (
 from bottlegan.files import make_folder
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import mean_squared_error, psnr, ssim
-from bottlegan.metrics.structure import nuclei_swapped
+from bottlegan.metrics.structure import monotonicity, nuclei_swapped
 from bottlegan.models.files import load_model, read_document, save_model
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.progress import Progress, Silent
@@ -157,6 +157,7 @@ def score(maps: Maps, name: str, images: tuple[Tensor, Tensor, Tensor], degenera
         psnr=psnr(output, target).item(),
         ssim=ssim(output, target).item(),
         turned=nuclei_swapped(output, target).item(),
+        monotonic=monotonicity(output, target).item(),
         restain_mse=None if restained is None else mean_squared_error(restained, image).item(),
         cycle_mse=None if cycled is None else mean_squared_error(cycled, image).item(),
         degenerate=degenerate,

@@ -30,6 +30,8 @@ class StyleScore:
     ssim: float
     turned: float
     """Share of pixel pairs that are clearly light and dark in the truth, and the other way around in the output."""
+    monotonic: float
+    """Share of steps toward more hematoxylin in the truth at which the output gets no lighter."""
     restain_mse: float | None = None
     cycle_mse: float | None = None
     degenerate: bool
@@ -55,6 +57,8 @@ class Row:
     ssim: float | None = None
     fid: float | None = None
     swapped: int | None = None
+    turned: float | None = None
+    monotonic: float | None = None
     degenerate: int | None = None
     parameters: int | None = None
     seconds: float | None = None
@@ -127,6 +131,8 @@ def summarize(row: Row) -> Row:
         psnr=fmean(s.psnr for s in scores),
         ssim=fmean(s.ssim for s in scores),
         swapped=sum(s.turned > SWAPPED for s in scores),
+        turned=max(s.turned for s in scores),
+        monotonic=fmean(s.monotonic for s in scores),
         degenerate=sum(s.degenerate for s in scores),
     )
 
@@ -142,6 +148,8 @@ COLUMNS = (
     ("ssim", "SSIM", ".3f"),
     ("fid", "FID (offline)", ".4f"),
     ("swapped", "swapped", "d"),
+    ("turned", "most turned", ".2%"),
+    ("monotonic", "monotonic", ".1%"),
     ("degenerate", "degenerate", "d"),
     ("parameters", "parameters", "d"),
     ("seconds", "seconds", ".0f"),
@@ -190,10 +198,11 @@ _LEGEND = (
     "Restained: reference patches in each style, against the truth. Reconstruction: normalized, then restained,",
     "against the patch itself, which the paper reports and which doing nothing wins. FID: of all normalized patches",
     "against all reference patches with offline features, not comparable with Inception's. Swapped: styles in which",
-    f"more than {SWAPPED:.0%} of clearly light and dark pixels change places. Degenerate: styles that no map can turn",
-    "around, by our closed-form diagnosis. Parameters: of the generators of one half's model. Seconds: to fit and",
-    "normalize both halves, beside whatever else the machine was doing. Two models a row: each half of the styles is",
-    "learned with the reference patches of the other half, so that none is ever seen in both stains.",
+    f"more than {SWAPPED:.0%} of clearly light and dark pixels change places. Most turned: their share in the worst",
+    "style. Monotonic: steps toward more hematoxylin, with as much eosin, at which the output gets no lighter, a mean.",
+    "Degenerate: styles that no map can turn around, by our closed-form diagnosis. Parameters: of the generators",
+    "of one half's model. Seconds: to fit and normalize both halves, beside whatever else the machine was doing.",
+    "Two models a row: each half of the styles is learned with the reference patches of the other half, so that none is ever seen in both stains.",
 )
 
 

@@ -80,7 +80,7 @@ class BottleGAN(StyleModel):
         """Build both generators around the given codes."""
         super().__init__()
         self.config, self.codes = config, codes
-        self.normalizer = build_generator(config.generator, config.code_size)
+        self.normalizer = build_generator(config.generator, config.code_size, normalizes=True)
         self.restainer = build_generator(config.generator, config.code_size)
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
@@ -137,7 +137,7 @@ class OneToOne(StyleModel):
         super().__init__()
         self.config, self.codes = config, codes
         codes.table = nn.Parameter(torch.eye(len(codes), config.code_size), requires_grad=False)
-        self.normalizers = nn.ModuleList(build_generator(config.generator, 1) for _ in codes.names)
+        self.normalizers = nn.ModuleList(build_generator(config.generator, 1, normalizes=True) for _ in codes.names)
         self.restainers = nn.ModuleList(build_generator(config.generator, 1) for _ in codes.names)
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
@@ -179,9 +179,11 @@ def drawing_from(random: torch.Generator) -> Iterator[None]:
         yield
 
 
-def build_generator(config: GeneratorConfig, code_size: int) -> nn.Module:
-    """Return a new generator."""
-    return (UNetGenerator if config.kind == "unet" else PixelGenerator)(config, code_size)
+def build_generator(config: GeneratorConfig, code_size: int, normalizes: bool = False) -> nn.Module:
+    """Return a new generator; one that only `normalizes` can be told so."""
+    if config.kind == "unet":
+        return UNetGenerator(config, code_size)
+    return PixelGenerator(config, code_size, normalizes)
 
 
 def _for_each(images: Tensor, code: Tensor) -> Tensor:

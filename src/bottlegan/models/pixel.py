@@ -15,14 +15,17 @@ from typing import Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from bottlegan.config import document
-from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.stain.density import fade_white, to_density, to_rgb
 
 Statistics = Literal["frozen", "instance"]
 
 GRAIN = 32768
 """Values that torch never splits among threads, whose shares would end anywhere."""
+RECOMPUTED_WIDTH = 64
+"""From this width on, hidden layers are computed again for the gradient, not kept: a step holds eight such passes."""
 
 
 @document
@@ -64,10 +67,11 @@ class Modulation(nn.Module):
 class PixelGenerator(nn.Module):
     """Images and codes to images, pixel by pixel."""
 
-    def __init__(self, config: GeneratorConfig, code_size: int) -> None:
-        """Build it; with a skip it is the identity until trained."""
+    def __init__(self, config: GeneratorConfig, code_size: int, normalizes: bool = False) -> None:
+        """Build it; with a skip it is the identity until trained, and if it normalizes, white fades."""
         super().__init__()
         self.config = config
+        self.fades = normalizes and config.skip
         self.mapping, mapped = build_mapping(code_size, config.mapping)
         widths = [3, *[config.width] * config.depth]
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in pairwise(widths))
@@ -83,6 +87,8 @@ class PixelGenerator(nn.Module):
 
         Without gradients, and with frozen statistics, a pixel's bits depend on nothing but its color and code.
         """
+        if torch.is_grad_enabled() and self.config.width >= RECOMPUTED_WIDTH:
+            return to_rgb(checkpoint(self.density, to_density(images), code, use_reentrant=False))
         if torch.is_grad_enabled() or self.config.statistics == "instance":
             return to_rgb(self.density(to_density(images), code))
         output = torch.empty_like(images)
@@ -117,7 +123,8 @@ class PixelGenerator(nn.Module):
             return F.softplus(residual)
         matrix, bias = self.linear(code).split([9, 3], dim=1)
         matrix = matrix.reshape(-1, 3, 3) + torch.eye(3).to(matrix)
-        return torch.einsum("nchw,ndc->ndhw", density, matrix) + bias[:, :, None, None] + residual
+        mapped = torch.einsum("nchw,ndc->ndhw", density, matrix) + bias[:, :, None, None] + residual
+        return fade_white(mapped, density) if self.fades else mapped
 
 
 def build_mapping(code_size: int, width: int) -> tuple[nn.Module, int]:

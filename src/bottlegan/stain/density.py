@@ -14,6 +14,8 @@ from torch import Tensor
 
 BLACK = math.log(256)
 """The optical density of black, the largest there is."""
+NEARLY_WHITE = 0.02  # optical density of the darkest channel, 5 levels from white, below which a pixel may be cut off
+FADED = 0.3  # share of what a map adds to white that is taken back
 
 
 def to_density(rgb: Tensor) -> Tensor:
@@ -24,6 +26,16 @@ def to_density(rgb: Tensor) -> Tensor:
 def to_rgb(density: Tensor) -> Tensor:
     """Return the intensity in [0, 1] of optical densities of any shape; what lies outside [0, BLACK] is clipped."""
     return ((256 * torch.exp(-density) - 1) / 255).clamp(0, 1)
+
+
+def fade_white(mapped: Tensor, density: Tensor) -> Tensor:
+    """Return densities (N, 3, ...) that a map made of `density`, but less dark where that was white.
+
+    A scanner cuts off what is brighter than white. A map toward the reference stain makes of white the darkest of all
+    that was cut off, glass included, which then can be darker than pale tissue.
+    """
+    white = (1 - density.amax(dim=1, keepdim=True) / NEARLY_WHITE).clamp(min=0)
+    return mapped - FADED * white * (mapped - density).clamp(min=0)
 
 
 def to_levels(rgb: Tensor) -> Tensor:

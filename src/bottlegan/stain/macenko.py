@@ -15,19 +15,20 @@ What makes it robust here:
 - blank images and images with one stain only are left as they are;
 - a `Diagnosis` says which of these routes was taken, why, and how well conditioned the map is.
 
-All maps are invertible: what lies off the stain plane (ink, noise) is carried along, not flattened.
+All maps are invertible but for white: what lies off the stain plane (ink, noise) is carried along, not flattened.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import torch
 from torch import Tensor
 
 from bottlegan.errors import InputError
-from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.stain.density import fade_white, to_density, to_rgb
+from bottlegan.stain.quantiles import weighted_quantile
 
 SAMPLED_PIXELS = 16_384  # an image gives at most this many, on a regular grid: more do not change the estimate
 TISSUE_FLOOR = 0.05  # mean optical density below which nothing counts as tissue: 12 gray levels from white
@@ -131,21 +132,25 @@ class DensityMap:
     bias: Tensor
     """(N, 3), added after it."""
     diagnoses: tuple[Diagnosis, ...]
+    normalizes: bool = True
+    """Whether it goes toward the reference stain; then white, where scanners cut off, is not taken at its word."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """Map images (N, 3, H, W) in [0, 1]; a map of one image serves a batch of any size."""
+        density = to_density(images)
         matrix = self.matrix.to(images).expand(len(images), 3, 3)
-        mapped = torch.einsum("nchw,ncd->ndhw", to_density(images), matrix)
-        return to_rgb(mapped + self.bias.to(images)[:, :, None, None])
+        mapped = torch.einsum("nchw,ncd->ndhw", density, matrix) + self.bias.to(images)[:, :, None, None]
+        return to_rgb(fade_white(mapped, density) if self.normalizes else mapped)
 
     def choose(self, rows: Tensor) -> "DensityMap":
         """Return the maps of the given rows (M,), which may repeat."""
-        return DensityMap(self.matrix[rows], self.bias[rows], tuple(self.diagnoses[row] for row in rows.tolist()))
+        diagnoses = tuple(self.diagnoses[row] for row in rows.tolist())
+        return replace(self, matrix=self.matrix[rows], bias=self.bias[rows], diagnoses=diagnoses)
 
     def inverse(self) -> "DensityMap":
         """Return the maps in the other direction."""
         matrix = torch.linalg.inv(self.matrix)
-        return DensityMap(matrix, -(self.bias[:, None] @ matrix)[:, 0], self.diagnoses)
+        return DensityMap(matrix, -(self.bias[:, None] @ matrix)[:, 0], self.diagnoses, not self.normalizes)
 
 
 def join(maps: Sequence[DensityMap]) -> DensityMap:
@@ -167,15 +172,6 @@ def find_tissue(density: Tensor) -> Tensor:
     darkness = density.mean(-1)
     typical = weighted_quantile(darkness, (darkness > TISSUE_FLOOR).double(), torch.tensor([0.5]))
     return darkness > (TISSUE_SHARE * typical).clamp(min=TISSUE_FLOOR)
-
-
-def weighted_quantile(values: Tensor, weights: Tensor, levels: Tensor) -> Tensor:
-    """Return the quantiles (N, Q) at `levels` (Q,) of `values` (N, P) with `weights` (N, P) >= 0; 0 where all are 0."""
-    ordered = torch.where(weights > 0, values, torch.inf).sort(dim=1)
-    below = weights.gather(1, ordered.indices).cumsum(1)
-    wanted = below[:, -1:] * levels.to(below)
-    index = torch.searchsorted(below, wanted).clamp(max=values.shape[1] - 1)
-    return torch.where(below[:, -1:] > 0, ordered.values.gather(1, index), 0)
 
 
 def estimate_stains(density: Tensor) -> Stains:

@@ -43,8 +43,7 @@ from bottlegan.stain.macenko import (
 from bottlegan.training.checkpoint import load_checkpoint, save_checkpoint
 from bottlegan.training.refine import MATCHES, refine_maps
 from bottlegan.training.samples import ColorProfile, Images, collect, match_content
-
-OUTLYING = 6.0  # median deviations from which on a number of a map counts as this far off and no farther
+from bottlegan.training.warm import begin_at_maps
 
 
 @document
@@ -232,13 +231,14 @@ def fit_style(images: Sequence[Tensor], chosen: Tensor, statistics: Reference) -
 def start(names: Sequence[str], setting: Setting) -> Run:
     """Return a run at step 0."""
     config, device = setting.config, setting.styled.pool.device
-    model = build_model(config.model, names, torch_stream(setting.seed, "model")).to(device)
+    model = build_model(config.model, names, torch_stream(setting.seed, "model"))
     with drawing_from(torch_stream(setting.seed, "critics")):
         critics = nn.ModuleDict(
             {"content": Critic(config.critic), "style": Critic(config.critic, model.config.code_size)}
         ).to(device)
-    if config.warm_steps and model.codes.table.requires_grad:
-        model.codes.table.data = describe_maps(setting.teachers, model.codes.size).to(device)
+    if config.warm_steps:
+        begin_at_maps(model, setting.teachers)
+    model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Run(
         model,
@@ -247,23 +247,6 @@ def start(names: Sequence[str], setting: Setting) -> Run:
         torch.optim.Adam(critics.parameters(), config.critic_rate, betas=(0.5, 0.99)),
         copy_tensors(model),
     )
-
-
-def describe_maps(maps: DensityMap, size: int) -> Tensor:
-    """Return codes (S, size) that tell the maps apart: their numbers in both directions, as principal components.
-
-    All components have unit variance, so that training reaches each as fast as any other. A map that can hardly be
-    turned around has huge numbers in one direction; cut off, they do not push all other maps together.
-    """
-    back = maps.inverse()
-    numbers = torch.cat([part.flatten(1) for part in (maps.matrix, maps.bias, back.matrix, back.bias)], dim=1)
-    numbers = numbers - numbers.median(0).values
-    numbers = (numbers / numbers.abs().median(0).values.clamp(min=1e-3)).clamp(-OUTLYING, OUTLYING)
-    left, values, _ = torch.linalg.svd(numbers - numbers.mean(0), full_matrices=False)
-    codes = torch.zeros(len(numbers), size)
-    count = min(size, int((values > 1e-5 * values[0]).sum()))
-    codes[:, :count] = left[:, :count] * math.sqrt(len(numbers))
-    return codes
 
 
 def advance(run: Run, setting: Setting, step: int) -> dict[str, float]:

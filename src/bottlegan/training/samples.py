@@ -16,6 +16,7 @@ from bottlegan.errors import InputError
 from bottlegan.seeding import torch_stream
 from bottlegan.stain.density import from_levels, to_density
 from bottlegan.stain.macenko import Reference, plane_normal
+from bottlegan.stain.quantiles import sort_last
 
 POOL = 4096  # pixels kept of each image
 HELD_OUT = 1024  # of these, which no step sees
@@ -102,7 +103,7 @@ class ColorProfile:
 
     def of_density(self, density: Tensor) -> Tensor:
         """Return the profile (N, 9, LEVELS) of densities (N, P, 3)."""
-        ordered = (density @ self.projection.to(density)).transpose(1, 2).sort(dim=2).values
+        ordered, _ = sort_last((density @ self.projection.to(density)).transpose(1, 2))
         position = (torch.arange(LEVELS, device=density.device) + 0.5) * (ordered.shape[2] / LEVELS) - 0.5
         low = position.floor().long().clamp(0, ordered.shape[2] - 1)
         high = (low + 1).clamp(max=ordered.shape[2] - 1)

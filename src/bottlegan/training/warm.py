@@ -1,0 +1,63 @@
+"""The warm start of training: codes and linear layers that hold each style's closed-form map from the first step on.
+
+A closed-form map is 24 numbers, 12 in each direction. Their principal components are the style codes, so the linear
+layers, which read the codes, can give the numbers back without having learned anything.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from bottlegan.models.paradigms import BottleGAN, StyleModel
+from bottlegan.models.pixel import PixelGenerator
+from bottlegan.stain.macenko import DensityMap
+
+OUTLYING = 30.0  # median deviations from which on a number of a map counts as this far off and no farther
+
+
+@torch.no_grad()
+def begin_at_maps(model: StyleModel, maps: DensityMap) -> None:
+    """Let the model's codes, and as far as its form allows its generators, begin at the maps, one a style."""
+    if not model.codes.table.requires_grad:
+        return
+    numbers = tame(torch.cat([list_numbers(maps), list_numbers(maps.inverse())], dim=1))
+    codes = describe(numbers, model.codes.size)
+    model.codes.table.copy_(codes)
+    if not isinstance(model, BottleGAN):
+        return  # one generator for both directions has one linear layer, which cannot hold two maps of a code
+    for generator, part in zip((model.normalizer, model.restainer), numbers.chunk(2, dim=1), strict=True):
+        if isinstance(generator, PixelGenerator) and generator.linear is not None:
+            solved = torch.linalg.lstsq(torch.cat([codes, torch.ones(len(codes), 1)], dim=1), part, driver="gelsd")
+            generator.linear.weight.copy_(solved.solution[:-1].T)
+            generator.linear.bias.copy_(solved.solution[-1])
+
+
+def list_numbers(maps: DensityMap) -> Tensor:
+    """Return the maps as a generator's linear layer writes them (S, 12): the matrix beyond identity, and the offset."""
+    beyond = maps.matrix.transpose(1, 2) - torch.eye(3, dtype=maps.matrix.dtype)
+    return torch.cat([beyond.flatten(1), maps.bias], dim=1).float()
+
+
+def tame(numbers: Tensor) -> Tensor:
+    """Return the numbers (S, M) of all maps, those far from all other maps' cut off.
+
+    A map that can hardly be turned around has huge numbers in one direction, which would push all others together.
+    """
+    middle = numbers.median(0).values
+    spread = (numbers - middle).abs().median(0).values.clamp(min=1e-3)
+    return middle + ((numbers - middle) / spread).clamp(-OUTLYING, OUTLYING) * spread
+
+
+def describe(numbers: Tensor, size: int) -> Tensor:
+    """Return codes (S, size) that tell the maps apart: their numbers (S, M), as principal components.
+
+    All components have unit variance, so that training reaches each as fast as any other.
+    """
+    centered = numbers - numbers.mean(0)
+    spread = centered.abs().median(0).values.clamp(min=1e-3)
+    left, values, _ = torch.linalg.svd(centered / spread, full_matrices=False)
+    codes = torch.zeros(len(numbers), size)
+    count = min(size, int((values > 1e-5 * values[0]).sum()))
+    codes[:, :count] = left[:, :count] * math.sqrt(len(numbers))
+    return codes
