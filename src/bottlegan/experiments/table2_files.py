@@ -202,7 +202,7 @@ _LEGEND = (
     "style. Monotonic: steps toward more hematoxylin, with as much eosin, at which the output gets no lighter, a mean.",
     "Degenerate: styles that no map can turn around, by our closed-form diagnosis. Parameters: of the generators",
     "of one half's model. Seconds: to fit and normalize both halves, beside whatever else the machine was doing.",
-    "Two models a row: each half of the styles is learned with the reference patches of the other half, so that none is",
+    "Two models a row: each half of the styles is learned with the reference patches of the other half, so none is",
     "ever seen in both stains.",
 )
 
