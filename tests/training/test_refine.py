@@ -6,7 +6,7 @@ from bottlegan.slides.image import from_batch
 from bottlegan.stain.macenko import DensityMap, Diagnosis, Reference, Route, join
 from bottlegan.stain.simulate import REFERENCE, render
 from bottlegan.training.refine import compose, refine_maps
-from bottlegan.training.samples import collect
+from bottlegan.training.samples import ColorProfile, collect
 
 CPU = torch.device("cpu")
 
@@ -16,7 +16,9 @@ def test_a_wrong_strength_is_moved_toward_that_of_similar_tissue(content: Tensor
     public = collect({"reference": levels[:4]}, 16, 0, CPU)
     styled = collect({"lab": levels[2:4]}, 16, 1, CPU)
     wrong = DensityMap(1.1 * torch.eye(3)[None], torch.zeros(1, 3), (Diagnosis(Route.STAINS, "", 1, 30, 1, 1),))
-    refined = refine_maps(join([wrong]), styled, reference, public.pool, Silent())
+    colors = ColorProfile(reference)(public.pool)
+    refined, distance = refine_maps(join([wrong]), styled.pool, styled.styles, reference, colors, Silent())
+    assert distance.shape == (2,)
     image = render(content[2:4], REFERENCE)
     before, after = ((fitted(image) - image).square().mean() for fitted in (wrong, refined))
     assert after < 0.3 * before

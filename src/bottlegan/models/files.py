@@ -20,6 +20,7 @@ from bottlegan.config import document, parse, to_values
 from bottlegan.errors import ConfigError, InputError, MissingError, ModelFileError
 from bottlegan.files import replacing
 from bottlegan.models.paradigms import PARADIGMS, ModelConfig, StyleModel
+from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.models.style_codes import StyleCodes, check_name
 from bottlegan.stain.density import BLACK
 from bottlegan.stain.simulate import Style
@@ -34,6 +35,7 @@ Record = Mapping[str, str | int | float]
 # Far more than any model of ours has, and far less than would exhaust a machine before the tensors are compared.
 MAX_TEXT = 2**24
 MAX_STYLES = 100_000
+MAX_REFERENCE = 100_000
 MAX_PAIRS = 1000
 """Styles of a many-one-one model, which has two generators for each."""
 
@@ -48,6 +50,10 @@ class ModelDocument:
     """Names of the styles, in the order of their codes."""
     reference: Style | None = None
     """The reference stain that the model normalizes to, where it is known."""
+    reference_profiles: int = 0
+    """Reference images whose tissue the model knows the statistics of."""
+    reference_colors: int = 0
+    """Reference images whose colors the model knows the statistics of."""
     record: dict[str, str | int | float]
     """How the model was trained."""
 
@@ -67,6 +73,8 @@ def save_model(
         "format": FORMAT,
         "model": to_values(model.config),
         "styles": model.codes.names,
+        "reference_profiles": len(model.reference.profiles),
+        "reference_colors": len(model.reference.colors),
         "record": dict(record),
     }
     if reference is not None:
@@ -149,6 +157,8 @@ def _check_document(values: Any, path: Path) -> ModelDocument:
     bounds = {
         "format": (checked.format, 1, FORMAT),
         "number of styles": (len(checked.styles), 0, MAX_PAIRS if pairs else MAX_STYLES),
+        "reference_profiles": (checked.reference_profiles, 0, MAX_REFERENCE),
+        "reference_colors": (checked.reference_colors, 0, MAX_REFERENCE),
         "model.code_size": (config.code_size, 1, 4096),
         "model.generator.width": (config.generator.width, 1, 4096),
         "model.generator.depth": (config.generator.depth, 1, 16),
@@ -185,6 +195,7 @@ def _check_layout(checked: ModelDocument, layout: Mapping[str, tuple[str, tuple[
     with torch.device("meta"):
         codes = StyleCodes(checked.styles, checked.model.code_size, torch.Generator("cpu"))
         model = PARADIGMS[checked.model.paradigm](checked.model, codes)
+        model.reference = ReferenceColors(checked.reference_profiles, checked.reference_colors)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if missing := sorted(wanted.keys() - layout.keys()):
         raise ModelFileError(f"{path}: tensor `{missing[0]}` is missing; save the model again")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from bottlegan.config import document
 from bottlegan.errors import ModelFileError
 from bottlegan.models.pixel import GeneratorConfig, PixelGenerator
+from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.unet import UNetGenerator
 
@@ -38,8 +39,10 @@ class ModelConfig:
 class StyleModel(nn.Module, ABC):
     """A network that normalizes and restains, and the codes of the styles it knows."""
 
-    config: ModelConfig
-    codes: StyleCodes
+    def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
+        """Hold what all paradigms have."""
+        super().__init__()
+        self.config, self.codes, self.reference = config, codes, ReferenceColors()
 
     @abstractmethod
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
@@ -78,8 +81,7 @@ class BottleGAN(StyleModel):
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Build both generators around the given codes."""
-        super().__init__()
-        self.config, self.codes = config, codes
+        super().__init__(config, codes)
         self.normalizer = build_generator(config.generator, config.code_size, normalizes=True)
         self.restainer = build_generator(config.generator, config.code_size)
 
@@ -97,8 +99,7 @@ class ManyToMany(StyleModel):
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Build the generator around the given codes."""
-        super().__init__()
-        self.config, self.codes = config, codes
+        super().__init__(config, codes)
         self.generator = build_generator(config.generator, config.code_size)
         self.reference_code = nn.Parameter(torch.zeros(config.code_size))
 
@@ -116,8 +117,7 @@ class ManyToOne(StyleModel):
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Build the generator around the given codes."""
-        super().__init__()
-        self.config, self.codes = config, codes
+        super().__init__(config, codes)
         self.generator = build_generator(config.generator, config.code_size + 1)
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
@@ -134,8 +134,7 @@ class OneToOne(StyleModel):
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Build the pairs; the codes become rows of the unit matrix, and are not trained."""
-        super().__init__()
-        self.config, self.codes = config, codes
+        super().__init__(config, codes)
         codes.table = nn.Parameter(torch.eye(len(codes), config.code_size), requires_grad=False)
         self.normalizers = nn.ModuleList(build_generator(config.generator, 1, normalizes=True) for _ in codes.names)
         self.restainers = nn.ModuleList(build_generator(config.generator, 1) for _ in codes.names)

@@ -2,7 +2,7 @@
 
 Tissue is a map of hematoxylin and eosin concentrations, 1 where a stain is strong. A style says what light is left:
 
-    density = concentration . stains,   rgb = white * intensity(density) ** gamma.
+    density = (concentration + offset) . stains,   rgb = white * intensity(density) ** gamma.
 
 The paper makes styles as random linear combinations of nine laboratories' styles, with noise on the entries of the
 stain matrix and on the optical density of each pixel (`PAPER`). Real labs differ less in color but also in how strongly
@@ -36,6 +36,8 @@ class Style:
     """What the scanner makes of white: its white point times the tint of its lamp."""
     gamma: float = 1.0
     """Exponent of the scanner's intensities."""
+    offset: tuple[float, float] = (0.0, 0.0)
+    """Concentration of each stain that is everywhere: tinted glass; below 0, pale tissue is cut off at white."""
 
 
 @document
@@ -54,10 +56,23 @@ class Variety:
     """Of the logarithm of each channel's illumination."""
     gamma_spread: float = 0.0
     """Of the logarithm of gamma."""
+    offset_spread: float = 0.0
+    """Of the concentration of each stain that is everywhere."""
 
 
 PAPER = Variety(matrix_noise=0.3, strength_spread=0.5, pixel_noise=0.03)
 LABS = Variety(matrix_noise=0.06, strength_spread=0.3, pixel_noise=0.02, white_loss=0.1, tint=0.02, gamma_spread=0.12)
+
+WIDE = Variety(
+    matrix_noise=0.25,
+    strength_spread=0.5,
+    pixel_noise=0.03,
+    white_loss=0.1,
+    tint=0.02,
+    gamma_spread=0.12,
+    offset_spread=0.06,
+)
+"""All that either of them varies, for a network that should know any style."""
 
 # Unit densities and strengths of hematoxylin and eosin, estimated by stain/macenko.py from one image of each laboratory
 # (Schoemig-Markiefka et al. 2021), the first from 240 patches in its stain, which is the reference stain.
@@ -112,6 +127,7 @@ def draw_style(random: np.random.Generator, name: str, variety: Variety) -> Styl
         pixel_noise=random.uniform(0, variety.pixel_noise),
         white=_rgb(white),
         gamma=math.exp(random.normal(0, variety.gamma_spread)),
+        offset=(random.normal(0, variety.offset_spread), random.normal(0, variety.offset_spread)),
     )
 
 
@@ -128,14 +144,16 @@ def render(concentration: Tensor, style: Style, noise: torch.Generator | None = 
     if noise is not None:
         jitter = torch.randn(concentration.shape, generator=noise, dtype=concentration.dtype)
         concentration = concentration * (1 + style.pixel_noise * jitter)
-    density = torch.einsum("nkhw,kc->nchw", concentration, stain_densities(style).to(concentration))
+    offset = torch.tensor(style.offset).to(concentration)[:, None, None]
+    density = torch.einsum("nkhw,kc->nchw", concentration + offset, stain_densities(style).to(concentration))
     return _white(style, density) * to_rgb(density) ** style.gamma
 
 
 def unmix(images: Tensor, style: Style) -> Tensor:
     """Return the concentrations (N, 2, H, W) in images (N, 3, H, W) of the given style: the inverse of `render`."""
     density = to_density((images / _white(style, images)).clamp(0, 1) ** (1 / style.gamma))
-    return torch.einsum("nchw,ck->nkhw", density, torch.linalg.pinv(stain_densities(style)).to(density))
+    concentration = torch.einsum("nchw,ck->nkhw", density, torch.linalg.pinv(stain_densities(style)).to(density))
+    return concentration - torch.tensor(style.offset).to(density)[:, None, None]
 
 
 def _white(style: Style, like: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ from bottlegan.losses import (
 from bottlegan.models.critics import Critic, CriticConfig
 from bottlegan.models.paradigms import ModelConfig, StyleModel, build_model, drawing_from
 from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.models.style_codes import add_noise
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
@@ -83,7 +84,7 @@ PRESETS = {
     # No step after the warm start: the few trials of cycle and adversarial losses from there on made real styles worse
     # (docs/results/training.md).
     "default": TrainConfig(),
-    # As published; a step does not fit into 24 GB.
+    # As published: a step takes 6 GB, and minutes without a GPU.
     "paper": TrainConfig(
         model=ModelConfig(
             code_size=128,
@@ -131,6 +132,8 @@ class Setting:
     reference: Images
     teachers: DensityMap
     """The closed-form map of each style; none unless there is a warm start."""
+    statistics: Reference
+    """Of the reference set, as are those that follow."""
     profile: ColorProfile
     reference_profiles: Tensor
 
@@ -216,10 +219,10 @@ def prepare(
         fit_style(images, styled.styles == row, statistics)
         for row in progress.track(taught, "fitting closed-form maps", len(taught))
     ]
-    teachers = join(fits)
+    teachers, colors = join(fits), profile(public.pool.cpu())
     if fits:
-        teachers = refine_maps(teachers, styled, statistics, public.pool, progress)
-    return Setting(config, seed, styled, public, teachers, profile, profile(public.pool))
+        teachers, _ = refine_maps(teachers, styled.pool, styled.styles, statistics, colors, progress)
+    return Setting(config, seed, styled, public, teachers, statistics, profile, colors.to(device))
 
 
 def fit_style(images: Sequence[Tensor], chosen: Tensor, statistics: Reference) -> DensityMap:
@@ -238,6 +241,7 @@ def start(names: Sequence[str], setting: Setting) -> Run:
         ).to(device)
     if config.warm_steps:
         begin_at_maps(model, setting.teachers)
+    model.reference = ReferenceColors.of(setting.statistics, setting.reference_profiles)
     model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Run(

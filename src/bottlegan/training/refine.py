@@ -6,6 +6,9 @@ move, a 2x2 matrix and an offset of the two concentrations, and they are held ne
 enough to trust it with more.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -13,7 +16,7 @@ from bottlegan.losses import profile_distance
 from bottlegan.progress import Progress
 from bottlegan.stain.density import BLACK, to_density
 from bottlegan.stain.macenko import DensityMap, Reference
-from bottlegan.training.samples import ColorProfile, Images, match_content
+from bottlegan.training.samples import ColorProfile, match_content
 
 STEPS = 60
 RATE = 0.01
@@ -21,29 +24,57 @@ PULL = 0.3  # toward the closed-form map, per squared unit of the six numbers
 SAMPLE = 1024  # pixels of each image
 MATCHES = 8  # reference images of similar tissue that an image is compared with
 
+Through = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""What densities (N, P, 3) become, given each image's matrix (N, 3, 3) and offset (N, 3)."""
 
-def refine_maps(maps: DensityMap, styled: Images, reference: Reference, pool: Tensor, progress: Progress) -> DensityMap:
-    """Return the maps, one a style, refined on pixels of styled images against those (M, 3, 1, P) of reference ones."""
-    images, styles = styled.pool[..., :SAMPLE].cpu(), styled.styles
+
+def apply_affine(density: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
+    """Return densities (N, P, 3), mapped by the matrices (N, 3, 3) and offsets (N, 3) themselves."""
+    return density @ matrix + bias[:, None]
+
+
+def refine_maps(
+    maps: DensityMap,
+    pixels: Tensor,
+    styles: Tensor,
+    reference: Reference,
+    colors: Tensor,
+    progress: Progress,
+    through: Through = apply_affine,
+) -> tuple[DensityMap, Tensor]:
+    """Return the maps, one a style, refined, and how far (N,) each image's colors then are from similar tissue's.
+
+    Args:
+        maps: The maps to begin with.
+        pixels: Of the styled images, (N, 3, 1, P) in [0, 1].
+        styles: (N,) row of each image's style.
+        reference: Statistics of the reference set.
+        colors: (R, 9, COLOR_LEVELS) color profiles of its images.
+        progress: Where to say how far this is.
+        through: How a map maps; of a network, it is what the network makes of it.
+    """
     profile = ColorProfile(reference)
-    references = profile(pool.cpu())
     stains = (reference.matrix * reference.strength[:, None]).float()
     unmix = torch.linalg.pinv(stains)
     started = maps.matrix.float(), maps.bias.float()
-    density = to_density(images).flatten(2).transpose(1, 2)
-    matches = match_content(profile(maps.choose(styles)(images)), references, MATCHES)
+    density = to_density(pixels[..., :SAMPLE].cpu()).flatten(2).transpose(1, 2)
     moved = torch.zeros(len(maps.matrix), 6, requires_grad=True)
+
+    def describe() -> Tensor:
+        matrix, bias = compose(*started, moved, stains, unmix)
+        return profile.of_density(through(density, matrix[styles], bias[styles]).clamp(0, BLACK))
+
+    with torch.no_grad():
+        matches = match_content(describe(), colors, MATCHES)
     optimizer = torch.optim.Adam([moved], RATE)
     for _ in progress.track(range(STEPS), "refining the closed-form maps", STEPS):
-        matrix, bias = compose(*started, moved, stains, unmix)
-        mapped = (density @ matrix[styles] + bias[styles][:, None]).clamp(0, BLACK)
-        distance = profile_distance(profile.of_density(mapped), references, matches)
-        loss = distance.sum() + PULL * moved.square().sum()
+        loss = profile_distance(describe(), colors, matches).sum() + PULL * moved.square().sum()
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
-    matrix, bias = compose(*started, moved.detach(), stains, unmix)
-    return DensityMap(matrix, bias, maps.diagnoses)
+    with torch.no_grad():
+        matrix, bias = compose(*started, moved, stains, unmix)
+        return replace(maps, matrix=matrix, bias=bias), profile_distance(describe(), colors, matches)
 
 
 def compose(matrix: Tensor, bias: Tensor, moved: Tensor, stains: Tensor, unmix: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bottlegan.errors import InputError
+from bottlegan.models.reference_colors import COLOR_DIRECTIONS, COLOR_LEVELS
 from bottlegan.seeding import torch_stream
 from bottlegan.stain.density import from_levels, to_density
 from bottlegan.stain.macenko import Reference, plane_normal
@@ -20,7 +21,6 @@ from bottlegan.stain.quantiles import sort_last
 
 POOL = 4096  # pixels kept of each image
 HELD_OUT = 1024  # of these, which no step sees
-LEVELS = 256  # quantiles along each direction that describe an image's colors
 
 
 @dataclass(frozen=True)
@@ -90,28 +90,29 @@ class ColorProfile:
     def __init__(self, reference: Reference) -> None:
         """Take the plane from the statistics of the reference set."""
         stains = torch.cat([reference.matrix * reference.strength[:, None], plane_normal(reference.matrix[None])[0]])
-        angles = torch.arange(8) * math.pi / 8
-        directions = torch.zeros(3, 9, dtype=torch.float64)
-        directions[:2, :8] = torch.stack([angles.cos(), angles.sin()])
-        directions[2, 8] = 1
+        within = COLOR_DIRECTIONS - 1
+        angles = torch.arange(within) * math.pi / within
+        directions = torch.zeros(3, COLOR_DIRECTIONS, dtype=torch.float64)
+        directions[:2, :within] = torch.stack([angles.cos(), angles.sin()])
+        directions[2, within] = 1
         self.projection = (torch.linalg.inv(stains) @ directions).float()
         """(3, 9): from densities to positions along the directions, in units of strong stain."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Return the profile (N, 9, LEVELS) of images (N, 3, H, W)."""
+        """Return the profile (N, 9, COLOR_LEVELS) of images (N, 3, H, W)."""
         return self.of_density(to_density(images).flatten(2).transpose(1, 2))
 
     def of_density(self, density: Tensor) -> Tensor:
-        """Return the profile (N, 9, LEVELS) of densities (N, P, 3)."""
+        """Return the profile (N, 9, COLOR_LEVELS) of densities (N, P, 3)."""
         ordered, _ = sort_last((density @ self.projection.to(density)).transpose(1, 2))
-        position = (torch.arange(LEVELS, device=density.device) + 0.5) * (ordered.shape[2] / LEVELS) - 0.5
+        position = (torch.arange(COLOR_LEVELS, device=density.device) + 0.5) * (ordered.shape[2] / COLOR_LEVELS) - 0.5
         low = position.floor().long().clamp(0, ordered.shape[2] - 1)
         high = (low + 1).clamp(max=ordered.shape[2] - 1)
         return torch.lerp(ordered[..., low], ordered[..., high], (position - low).clamp(0, 1))
 
 
 def match_content(profiles: Tensor, references: Tensor, count: int) -> Tensor:
-    """Return the rows (N, count) of the reference profiles (M, 9, LEVELS) that are nearest to each profile.
+    """Return the rows (N, count) of the reference profiles (M, 9, COLOR_LEVELS) that are nearest to each profile.
 
     These images have the same composition of tissue: only with such can a distribution of colors be compared.
     """

@@ -9,11 +9,13 @@ import math
 import torch
 from torch import Tensor
 
+from bottlegan.errors import InputError
 from bottlegan.models.paradigms import BottleGAN, StyleModel
 from bottlegan.models.pixel import PixelGenerator
 from bottlegan.stain.macenko import DensityMap
 
 OUTLYING = 30.0  # median deviations from which on a number of a map counts as this far off and no farther
+UNUSED = 1e-4  # of the largest singular value: directions of the code that the linear layers take no notice of
 
 
 @torch.no_grad()
@@ -33,9 +35,20 @@ def begin_at_maps(model: StyleModel, maps: DensityMap) -> None:
             generator.linear.bias.copy_(solved.solution[-1])
 
 
+def encode_maps(model: BottleGAN, maps: DensityMap) -> Tensor:
+    """Return the codes (S, K) under which the linear layers of a trained model hold the maps; gradients pass."""
+    layers = [getattr(generator, "linear", None) for generator in (model.normalizer, model.restainer)]
+    if any(layer is None for layer in layers):
+        raise InputError("this model's generators have no linear layer; a new style needs one trained with `default`")
+    weight = torch.cat([layer.weight for layer in layers]).detach()
+    offset = torch.cat([layer.bias for layer in layers]).detach()
+    numbers = torch.cat([list_numbers(maps), list_numbers(maps.inverse())], dim=1)
+    return (numbers - offset) @ torch.linalg.pinv(weight, rtol=UNUSED).T
+
+
 def list_numbers(maps: DensityMap) -> Tensor:
     """Return the maps as a generator's linear layer writes them (S, 12): the matrix beyond identity, and the offset."""
-    beyond = maps.matrix.transpose(1, 2) - torch.eye(3, dtype=maps.matrix.dtype)
+    beyond = maps.matrix.transpose(1, 2) - torch.eye(3).to(maps.matrix)
     return torch.cat([beyond.flatten(1), maps.bias], dim=1).float()
 
 
