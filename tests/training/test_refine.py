@@ -1,6 +1,7 @@
 import torch
 from torch import Tensor
 
+from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.progress import Silent
 from bottlegan.slides.image import from_batch
 from bottlegan.stain.macenko import DensityMap, Diagnosis, Reference, Route, join
@@ -16,8 +17,8 @@ def test_a_wrong_strength_is_moved_toward_that_of_similar_tissue(content: Tensor
     public = collect({"reference": levels[:4]}, 16, 0, CPU)
     styled = collect({"lab": levels[2:4]}, 16, 1, CPU)
     wrong = DensityMap(1.1 * torch.eye(3)[None], torch.zeros(1, 3), (Diagnosis(Route.STAINS, "", 1, 30, 1, 1),))
-    colors = ColorProfile(reference)(public.pool)
-    refined, distance = refine_maps(join([wrong]), styled.pool, styled.styles, reference, colors, Silent())
+    colors = ReferenceColors.of(reference, ColorProfile(reference)(public.pool))
+    refined, distance = refine_maps(join([wrong]), styled.pool, styled.styles, colors, Silent())
     assert distance.shape == (2,)
     image = render(content[2:4], REFERENCE)
     before, after = ((fitted(image) - image).square().mean() for fitted in (wrong, refined))

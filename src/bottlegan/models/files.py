@@ -30,6 +30,9 @@ FORMAT = 1
 KEY = "bottlegan"
 """Where the document is in the metadata. There is no other key: safetensors writes several in random order."""
 
+PRIOR = Path(__file__).with_name("prior.safetensors")
+"""The model shipped in the package, which knows any style once it is given its code; docs/model-card.md is about it."""
+
 Record = Mapping[str, str | int | float]
 
 # Far more than any model of ours has, and far less than would exhaust a machine before the tensors are compared.

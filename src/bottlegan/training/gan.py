@@ -132,10 +132,8 @@ class Setting:
     reference: Images
     teachers: DensityMap
     """The closed-form map of each style; none unless there is a warm start."""
-    statistics: Reference
-    """Of the reference set, as are those that follow."""
     profile: ColorProfile
-    reference_profiles: Tensor
+    reference_colors: ReferenceColors
 
 
 @dataclass(frozen=True)
@@ -219,10 +217,10 @@ def prepare(
         fit_style(images, styled.styles == row, statistics)
         for row in progress.track(taught, "fitting closed-form maps", len(taught))
     ]
-    teachers, colors = join(fits), profile(public.pool.cpu())
+    teachers, colors = join(fits), ReferenceColors.of(statistics, profile(public.pool))
     if fits:
-        teachers, _ = refine_maps(teachers, styled.pool, styled.styles, statistics, colors, progress)
-    return Setting(config, seed, styled, public, teachers, statistics, profile, colors.to(device))
+        teachers, _ = refine_maps(teachers, styled.pool, styled.styles, colors, progress)
+    return Setting(config, seed, styled, public, teachers, profile, colors.to(device))
 
 
 def fit_style(images: Sequence[Tensor], chosen: Tensor, statistics: Reference) -> DensityMap:
@@ -241,7 +239,7 @@ def start(names: Sequence[str], setting: Setting) -> Run:
         ).to(device)
     if config.warm_steps:
         begin_at_maps(model, setting.teachers)
-    model.reference = ReferenceColors.of(setting.statistics, setting.reference_profiles)
+    model.reference = setting.reference_colors
     model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Run(
@@ -348,5 +346,5 @@ def measure(model: StyleModel, setting: Setting) -> float:
     else:
         images = styled.crops(torch.arange(len(styled)), config.crop, torch_stream(setting.seed, "held out"))
     profiles = setting.profile(model.normalize(images, model.codes.table[styled.styles]))
-    matches = match_content(profiles, setting.reference_profiles, MATCHES)
-    return profile_distance(profiles, setting.reference_profiles, matches).mean().item()
+    colors = setting.reference_colors.colors
+    return profile_distance(profiles, colors, match_content(profiles, colors, MATCHES)).mean().item()

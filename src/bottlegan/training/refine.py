@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 
 from bottlegan.losses import profile_distance
+from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.progress import Progress
 from bottlegan.stain.density import BLACK, to_density
-from bottlegan.stain.macenko import DensityMap, Reference
+from bottlegan.stain.macenko import DensityMap
 from bottlegan.training.samples import ColorProfile, match_content
 
 STEPS = 60
@@ -37,9 +38,9 @@ def refine_maps(
     maps: DensityMap,
     pixels: Tensor,
     styles: Tensor,
-    reference: Reference,
-    colors: Tensor,
+    reference: ReferenceColors,
     progress: Progress,
+    *,
     through: Through = apply_affine,
 ) -> tuple[DensityMap, Tensor]:
     """Return the maps, one a style, refined, and how far (N,) each image's colors then are from similar tissue's.
@@ -49,12 +50,11 @@ def refine_maps(
         pixels: Of the styled images, (N, 3, 1, P) in [0, 1].
         styles: (N,) row of each image's style.
         reference: Statistics of the reference set.
-        colors: (R, 9, COLOR_LEVELS) color profiles of its images.
         progress: Where to say how far this is.
         through: How a map maps; of a network, it is what the network makes of it.
     """
-    profile = ColorProfile(reference)
-    stains = (reference.matrix * reference.strength[:, None]).float()
+    profile, colors = ColorProfile(reference.statistics()), reference.colors.cpu()
+    stains = (reference.matrix * reference.strength[:, None]).cpu()
     unmix = torch.linalg.pinv(stains)
     started = maps.matrix.float(), maps.bias.float()
     density = to_density(pixels[..., :SAMPLE].cpu()).flatten(2).transpose(1, 2)

@@ -7,7 +7,7 @@ layers, which read the codes, can give the numbers back without having learned a
 import math
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bottlegan.errors import InputError
 from bottlegan.models.paradigms import BottleGAN, StyleModel
@@ -28,17 +28,32 @@ def begin_at_maps(model: StyleModel, maps: DensityMap) -> None:
     model.codes.table.copy_(codes)
     if not isinstance(model, BottleGAN):
         return  # one generator for both directions has one linear layer, which cannot hold two maps of a code
-    for generator, part in zip((model.normalizer, model.restainer), numbers.chunk(2, dim=1), strict=True):
-        if isinstance(generator, PixelGenerator) and generator.linear is not None:
+    for layer, part in zip(linear_layers(model), numbers.chunk(2, dim=1), strict=True):
+        if layer is not None:
             solved = torch.linalg.lstsq(torch.cat([codes, torch.ones(len(codes), 1)], dim=1), part, driver="gelsd")
-            generator.linear.weight.copy_(solved.solution[:-1].T)
-            generator.linear.bias.copy_(solved.solution[-1])
+            layer.weight.copy_(solved.solution[:-1].T)
+            layer.bias.copy_(solved.solution[-1])
+
+
+def linear_layers(model: BottleGAN) -> list[nn.Linear | None]:
+    """Return the linear layers of the normalizer and the restainer, as far as they have one."""
+    generators = (model.normalizer, model.restainer)
+    return [generator.linear if isinstance(generator, PixelGenerator) else None for generator in generators]
+
+
+def normalize_density(model: BottleGAN, density: Tensor, code: Tensor) -> Tensor:
+    """Return densities (N, P, 3) in the reference stain, not clipped, given codes (N, K); gradients pass."""
+    if not isinstance(model.normalizer, PixelGenerator):
+        raise InputError(
+            "this model's generators are no pixel generators; a new style needs one trained with `default`"
+        )
+    return model.normalizer.density(density.transpose(1, 2)[:, :, None], code)[:, :, 0].transpose(1, 2)
 
 
 def encode_maps(model: BottleGAN, maps: DensityMap) -> Tensor:
     """Return the codes (S, K) under which the linear layers of a trained model hold the maps; gradients pass."""
-    layers = [getattr(generator, "linear", None) for generator in (model.normalizer, model.restainer)]
-    if any(layer is None for layer in layers):
+    layers = [layer for layer in linear_layers(model) if layer is not None]
+    if len(layers) < 2:
         raise InputError("this model's generators have no linear layer; a new style needs one trained with `default`")
     weight = torch.cat([layer.weight for layer in layers]).detach()
     offset = torch.cat([layer.bias for layer in layers]).detach()
