@@ -6,8 +6,9 @@ from bottlegan.errors import BottleGANError, InputError
 
 if TYPE_CHECKING:
     from bottlegan.models.paradigms import BottleGAN
+    from bottlegan.normalize.normalizer import Normalizer
 
-__all__ = ["BottleGAN", "BottleGANError", "InputError", "__version__"]
+__all__ = ["BottleGAN", "BottleGANError", "InputError", "Normalizer", "__version__"]
 
 __version__ = "0.1.0"
 
@@ -18,4 +19,8 @@ def __getattr__(name: str) -> object:
         from bottlegan.models.paradigms import BottleGAN  # noqa: PLC0415
 
         return BottleGAN
+    if name == "Normalizer":
+        from bottlegan.normalize.normalizer import Normalizer  # noqa: PLC0415
+
+        return Normalizer
     raise AttributeError(f"module 'bottlegan' has no attribute {name!r}")

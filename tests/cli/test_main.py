@@ -93,7 +93,9 @@ def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
     assert "ZeroDivisionError" in done.stderr
 
 
-@pytest.mark.parametrize("command", ["demo", "evaluate", "normalize", "restain", "train"])
+@pytest.mark.parametrize(
+    "command", ["demo", "drift", "evaluate", "normalize", "onboard", "restain", "train", "train-prior"]
+)
 def test_help_shows_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

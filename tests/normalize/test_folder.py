@@ -12,7 +12,7 @@ GRAY = np.full((6, 8, 3), 100, np.uint8)
 
 def test_an_image_becomes_an_image(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", GRAY)
-    assert map_files(tmp_path / "a.png", tmp_path / "b.tif", lambda x: 1 - x) == [tmp_path / "b.tif"]
+    assert map_files(tmp_path / "a.png", tmp_path / "b.tif", lambda x: 255 - x) == [tmp_path / "b.tif"]
     assert (read_image(tmp_path / "b.tif") == 155).all()
 
 
@@ -28,7 +28,7 @@ def test_a_folder_becomes_a_folder_of_the_same_names(tmp_path: Path) -> None:
 def test_the_input_is_never_overwritten(tmp_path: Path, name: str) -> None:
     write_image(tmp_path / "a.png", GRAY)
     with pytest.raises(InputError, match="is the input itself"):
-        map_files(tmp_path / name, tmp_path / name, lambda x: 1 - x)
+        map_files(tmp_path / name, tmp_path / name, lambda x: 255 - x)
     assert (read_image(tmp_path / "a.png") == GRAY).all()
 
 

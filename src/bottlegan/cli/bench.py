@@ -2,20 +2,30 @@
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.files import write_text
 
+if TYPE_CHECKING:
+    from bottlegan.progress import Json
+
 bench = typer.Typer(help="Measure ours and the peers in one run.", no_args_is_help=True)
+
+DataOption = Annotated[Path | None, typer.Option(help="Folder of PESO patches.")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")]
+Columns = dict[str, tuple[str, str | None, str]]
+"""Of a table, by heading: a figure's name, the part of it that is shown, if it has parts, and its format."""
 
 
 @bench.command()
 def train(
-    data: Annotated[Path | None, typer.Option(help="Folder of PESO patches.")] = None,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")] = None,
+    data: DataOption = None,
+    json_file: JsonOption = None,
     paper_minutes: Annotated[float, typer.Option(help="How long the paper's preset may train.")] = 5.0,
 ) -> None:
     """Train the default and the paper's preset on PESO patches, and score both against ground truth.
@@ -27,7 +37,119 @@ def train(
 
     progress = TerminalProgress()
     figures = bench_train(load_halves("cpu", data, 0, progress), 60 * paper_minutes, progress)
-    if json_file is not None:
-        write_text(json_file, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+    _write(figures, json_file)
     shown = {key: value for key, value in figures.items() if key != "traces"}
     typer.echo(json.dumps(shown, indent=2))
+
+
+@bench.command()
+def onboard(
+    data: DataOption = None,
+    json_file: JsonOption = None,
+    labs: Annotated[int | None, typer.Option(help="Take so many labs at even distances.", show_default="all")] = None,
+    real_prior: Annotated[
+        Path | None, typer.Option(help="Model file of `bottlegan train-prior --reference`, for a row of its own.")
+    ] = None,
+) -> None:
+    """Fit each PESO style from one patch with the shipped prior, beside the peers, and score all against ground truth.
+
+    Example: bottlegan bench onboard --data peso/ --labs 24 --json bench.json
+    """
+    from bottlegan.experiments.bench_onboard import bench_onboard
+    from bottlegan.experiments.paired import load_halves
+
+    progress = TerminalProgress()
+    figures = bench_onboard(load_halves("cpu", data, 0, progress), labs, real_prior, progress)
+    _write(figures, json_file)
+    _show_onboarding(figures, Console())
+
+
+@bench.command()
+def normalize(
+    size: Annotated[int, typer.Option(help="Side of the image, in pixels.")] = 2048,
+    json_file: JsonOption = None,
+    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 5,
+) -> None:
+    """Time the normalization of one image of procedural tissue, beside the peers.
+
+    Example: bottlegan bench normalize --size 2048 --json bench.json
+    """
+    from bottlegan.experiments.bench_normalize import bench_normalize
+
+    figures = bench_normalize(size, repeats, TerminalProgress())
+    _write(figures, json_file)
+    _show_speed(figures, Console())
+
+
+def _write(figures: "dict[str, Json]", json_file: Path | None) -> None:
+    if json_file is not None:
+        write_text(json_file, json.dumps(figures, indent=2, allow_nan=False) + "\n")
+
+
+def _show_onboarding(figures: dict[str, Any], console: Console) -> None:
+    mse, restained, seconds, verdicts = "normalization MSE", "restaining MSE", "fit seconds", "verdicts"
+    errors: Columns = {
+        "MSE\nmean": (mse, "mean", ".5f"),
+        "\nmedian": (mse, "median", ".5f"),
+        "90th\npercentile": (mse, "90th percentile", ".5f"),
+        "restained\nmean": (restained, "mean", ".5f"),
+        " \nmedian": (restained, "median", ".5f"),
+        "\nSSIM": ("SSIM, mean", None, ".3f"),
+    }
+    trust: Columns = {
+        "seconds\nmean": (seconds, "mean", ".2f"),
+        "\nmax": (seconds, "max", ".2f"),
+        "\nfailed": ("failed", None, "d"),
+        "worse than\nnothing": ("worse than nothing", None, "d"),
+        "\nswapped": ("swapped", None, "d"),
+        "verdict\ngood": (verdicts, "good", ".0%"),
+        "\nuncertain": (verdicts, "uncertain", ".0%"),
+        "\nrefused": (verdicts, "refused", ".0%"),
+        "\nbytes": ("bytes a lab shares", None, "d"),
+    }
+    title = f"{figures['labs']} labs, one patch each"
+    _show(f"{title}: errors", figures, errors, console)
+    _show(f"{title}: cost and trust", figures, trust, console)
+    _show_notes(figures, console)
+    more = figures["more patches"]
+    console.print(
+        f"{more['patches']} patches a lab instead of one, {more['labs']} simulated labs: median MSE "
+        f"{more['MSE of several patches, median']:.5f} instead of {more['MSE of one patch, median']:.5f}, "
+        f"a ratio of {more['ratio']:.2f}; better in {more['labs that are better']} labs."
+    )
+
+
+def _show_speed(figures: dict[str, Any], console: Console) -> None:
+    columns: Columns = {
+        "megapixels\na second": ("megapixels a second", None, ".2f"),
+        "times\ntorchstain Macenko": ("ratio to torchstain Macenko", None, ".2f"),
+    }
+    title = f"{figures['size']} x {figures['size']} px, {figures['threads']} thread(s), {figures['repeats']} repeats"
+    _show(title, figures, columns, console)
+    _show_notes(figures, console)
+    console.print(f"Colors: {figures['colors'][0]} in the first image, {figures['colors'][1]} in the second.")
+
+
+def _show(title: str, figures: dict[str, Any], columns: Columns, console: Console) -> None:
+    """Print the rows of a benchmark that were measured."""
+    table = Table("method", title=title, padding=0)
+    for heading in columns:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for name, row in figures["rows"].items():
+        if "note" not in row:
+            table.add_row(name, *(_cell(row[key], part, form) for key, part, form in columns.values()))
+    console.print(table)
+
+
+def _cell(value: Any, part: str | None, form: str) -> str:
+    if value is None or (part is not None and value[part] is None):
+        return "-"
+    return format(value if part is None else value[part], form)
+
+
+def _show_notes(figures: dict[str, Any], console: Console) -> None:
+    """Print why some rows were not measured, and how busy the machine was."""
+    for name, row in figures["rows"].items():
+        if "note" in row:
+            console.print(f"{name}: {row['note']}")
+    console.print(f"Load average at the end: {figures['load average']:.1f}.")

@@ -7,8 +7,10 @@ import typer
 from bottlegan import __version__
 from bottlegan.cli.bench import bench
 from bottlegan.cli.demo import demo
+from bottlegan.cli.drift import drift
 from bottlegan.cli.evaluate import evaluate
 from bottlegan.cli.normalize import normalize, restain
+from bottlegan.cli.onboard import onboard, train_prior
 from bottlegan.cli.reproduce import reproduce
 from bottlegan.cli.train import train
 from bottlegan.errors import InputError
@@ -23,9 +25,12 @@ app = typer.Typer(
 )
 app.command()(demo)
 app.command()(train)
+app.command()(onboard)
 app.command()(normalize)
 app.command()(restain)
 app.command()(evaluate)
+app.command()(drift)
+app.command("train-prior")(train_prior)
 app.command()(reproduce)
 app.add_typer(bench, name="bench")
 

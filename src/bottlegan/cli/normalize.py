@@ -5,65 +5,100 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bottlegan.cli.options import ModelOption, find_model
 from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bottlegan.normalize.folder import ColorMap
+    from bottlegan.slides.image import Levels
 
 Input = Annotated[Path, typer.Argument(help="Image, or folder of images.", show_default=False)]
 Output = Annotated[Path, typer.Argument(help="Image or folder to write.", show_default=False)]
-Model = Annotated[Path, typer.Option(help="Model file.", show_default=False)]
 
 
 def normalize(
     source: Input,
     target: Output,
-    model: Model,
-    style: Annotated[str, typer.Option(help="The style that the images are in.", show_default=False)],
-    to: Annotated[str | None, typer.Option(help="Go on from the reference stain to this style.")] = None,
+    model: ModelOption = None,
+    style: Annotated[
+        str | None, typer.Option(help="The style of the images, if the model knows it; else it is fitted to them.")
+    ] = None,
+    to: Annotated[str | None, typer.Option(help="Go on from the reference stain to this style of the model.")] = None,
+    each: Annotated[bool, typer.Option("--each", help="Fit a style to each image, not one to all.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Map images even if their style is refused.")] = False,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same images.")] = 0,
 ) -> None:
-    """Bring images of a known style to the reference stain, or through it to another style.
+    """Bring images to the reference stain, or through it to another style. Nothing needs to be trained.
 
-    Example: bottlegan normalize lab-3/ normalized/ --model model.safetensors --style lab-3
+    Images in a folder are taken to be of one lab. What is not H&E is refused, and written as it is.
+
+    Example: bottlegan normalize lab-3/ normalized/
     """
-    import torch
-
-    from bottlegan.models.files import load_model
-
-    network = load_model(model)
-    known = network.codes[style].detach()
-    wanted = None if to is None else network.codes[to].detach()
-
-    @torch.no_grad()
-    def color_map(images: torch.Tensor) -> torch.Tensor:
-        content = network.normalize(images, known)
-        return content if wanted is None else network.restain(content, wanted)
-
-    _run(source, target, color_map)
+    file = find_model(model)
+    wanted = None if to is None else _map_of(file, to, "restain")
+    if style is not None:
+        content = _map_of(file, style, "normalize")
+    elif each:
+        content = _fitting_each(file, seed, force)
+    else:
+        content = _fitted(source, file, seed, force)
+    _run(source, target, content if wanted is None else lambda image: wanted(content(image)))
 
 
 def restain(
     source: Input,
     target: Output,
-    model: Model,
     style: Annotated[str, typer.Option(help="The style to bring the images to.", show_default=False)],
+    model: ModelOption = None,
 ) -> None:
     """Bring images in the reference stain to a style.
 
     Example: bottlegan restain reference/ as-lab-3/ --model model.safetensors --style lab-3
     """
+    _run(source, target, _map_of(find_model(model), style, "restain"))
+
+
+def _map_of(model: Path, style: str, direction: str) -> "ColorMap":
+    """Return how a model of any paradigm maps images of a style that it knows."""
     import torch
 
     from bottlegan.models.files import load_model
+    from bottlegan.models.paradigms import BottleGAN
+    from bottlegan.normalize.normalizer import Normalizer
+    from bottlegan.slides.image import from_batch, to_batch
 
     network = load_model(model)
-    wanted = network.codes[style].detach()
+    if isinstance(network, BottleGAN):
+        normalizer = Normalizer.from_model(network, style)
+        return normalizer if direction == "normalize" else normalizer.restain
+    code = network.codes[style].detach()
+    run = network.normalize if direction == "normalize" else network.restain
 
     @torch.no_grad()
-    def color_map(images: torch.Tensor) -> torch.Tensor:
-        return network.restain(images, wanted)
+    def color_map(image: "Levels") -> "Levels":
+        return from_batch(run(to_batch(image), code))[0]
 
-    _run(source, target, color_map)
+    return color_map
+
+
+def _fitted(source: Path, model: Path, seed: int, force: bool) -> "ColorMap":
+    """Return the normalizer of the images themselves, and say what is thought of it."""
+    from bottlegan.normalize.normalizer import Normalizer
+
+    normalizer = Normalizer.fit(source, model=model, seed=seed, progress=TerminalProgress(), force=force)
+    if normalizer.diagnosis is not None:
+        left = "; left as it is, unless you --force it" if normalizer.refused else ""
+        typer.echo(f"{source}: {normalizer.diagnosis.verdict}: {normalizer.diagnosis.reason}{left}", err=True)
+    return normalizer
+
+
+def _fitting_each(model: Path, seed: int, force: bool) -> "ColorMap":
+    """Return a map that fits a style to every image anew."""
+    from bottlegan.models.paradigms import BottleGAN
+    from bottlegan.normalize.normalizer import Normalizer
+
+    network = BottleGAN.load(model)
+    return lambda image: Normalizer.fit(image, model=network, seed=seed, force=force)(image)
 
 
 def _run(source: Path, target: Path, color_map: "ColorMap") -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
-from torch import Tensor
+from torch import Tensor, nn
 
 from bottlegan.config import document, parse, to_values
 from bottlegan.errors import ConfigError, InputError, MissingError, ModelFileError
@@ -195,8 +195,11 @@ def _check_layout(checked: ModelDocument, layout: Mapping[str, tuple[str, tuple[
     rows = layout.get("codes.table", ("", ()))[1]
     if len(rows) == 2 and rows[0] != len(checked.styles):
         raise ModelFileError(f"{path}: {len(checked.styles)} style names for {rows[0]} codes; save the model again")
+    # Not drawn without memory: for that, torch would import all of its compiler.
+    codes = StyleCodes([], checked.model.code_size, torch.Generator())
     with torch.device("meta"):
-        codes = StyleCodes(checked.styles, checked.model.code_size, torch.Generator("cpu"))
+        codes.names = list(checked.styles)
+        codes.table = nn.Parameter(torch.empty(len(checked.styles), checked.model.code_size))
         model = PARADIGMS[checked.model.paradigm](checked.model, codes)
         model.reference = ReferenceColors(checked.reference_profiles, checked.reference_colors)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

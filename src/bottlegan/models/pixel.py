@@ -24,6 +24,8 @@ Statistics = Literal["frozen", "instance"]
 
 GRAIN = 32768
 """Values that torch never splits among threads, whose shares would end anywhere."""
+KNOWN_CODES = 4.0
+"""Largest number of a code that the layers see; codes have about unit variance."""
 RECOMPUTED_WIDTH = 64
 """From this width on, hidden layers are computed again for the gradient, not kept: a step holds eight such passes."""
 
@@ -114,7 +116,8 @@ class PixelGenerator(nn.Module):
 
     def density(self, density: Tensor, code: Tensor) -> Tensor:
         """Return densities (N, 3, H, W), not clipped, of densities (N, 3, H, W)."""
-        mapped = self.mapping(code)
+        # A code far beyond all that training knew would send the layers astray; the linear map follows it all the way.
+        mapped = self.mapping(code.clamp(-KNOWN_CODES, KNOWN_CODES))
         hidden = density
         for convolution, modulation in zip(self.convolutions, self.modulations, strict=True):
             hidden = F.silu(modulation(convolution(hidden), mapped))

@@ -3,15 +3,13 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import Tensor
-
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import InputError
 from bottlegan.files import make_folder
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import FORMATS, from_batch, read_image, to_batch, write_image
+from bottlegan.slides.image import FORMATS, Levels, read_image, write_image
 
-ColorMap = Callable[[Tensor], Tensor]
+ColorMap = Callable[[Levels], Levels]
 
 
 def map_files(source: Path, target: Path, color_map: ColorMap, progress: Progress | None = None) -> list[Path]:
@@ -22,7 +20,7 @@ def map_files(source: Path, target: Path, color_map: ColorMap, progress: Progres
     progress = progress or Silent()
     pairs = pair_files(source, target)
     for image, output in progress.track(pairs, "mapping images", len(pairs)):
-        write_image(output, from_batch(color_map(to_batch(read_image(image))))[0])
+        write_image(output, color_map(read_image(image)))
     return [output for _, output in pairs]
 
 

@@ -37,7 +37,7 @@ class Style:
     gamma: float = 1.0
     """Exponent of the scanner's intensities."""
     offset: tuple[float, float] = (0.0, 0.0)
-    """Concentration of each stain that is everywhere: tinted glass; below 0, pale tissue is cut off at white."""
+    """Concentration of each stain that is everywhere, glass included."""
 
 
 @document
@@ -127,7 +127,7 @@ def draw_style(random: np.random.Generator, name: str, variety: Variety) -> Styl
         pixel_noise=random.uniform(0, variety.pixel_noise),
         white=_rgb(white),
         gamma=math.exp(random.normal(0, variety.gamma_spread)),
-        offset=(random.normal(0, variety.offset_spread), random.normal(0, variety.offset_spread)),
+        offset=(abs(random.normal(0, variety.offset_spread)), abs(random.normal(0, variety.offset_spread))),
     )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.errors import InputError
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Progress, Silent
@@ -22,8 +23,6 @@ from bottlegan.training.refine import Through, refine_maps
 from bottlegan.training.samples import collect
 from bottlegan.training.warm import encode_maps, normalize_density
 
-MOST_IMAGES = 32
-"""Images that are looked at; of more, so many at even distances."""
 CLEARLY = 0.5
 """Share of the distance to similar tissue, below which a start with exchanged stains is believed."""
 
@@ -41,7 +40,7 @@ def onboard(images: Sequence[Levels], model: BottleGAN, seed: int = 0, progress:
     """Fit a style code to RGB levels (H, W, 3) of one lab; the same seed gives the same code."""
     if not images:
         raise InputError("there is no image to fit a style to; give at least one of the lab")
-    chosen = [images[i] for i in even(len(images), MOST_IMAGES)]
+    chosen = spread(images, MOST_IMAGES)
     statistics = model.reference.statistics()
     density = torch.cat([sample_density(to_batch(levels)) for levels in chosen], dim=1)
     found = fit_density_map(density, statistics)
@@ -57,12 +56,8 @@ def onboard(images: Sequence[Levels], model: BottleGAN, seed: int = 0, progress:
     fitted = refined.choose(torch.tensor([int(best)]))
     with torch.no_grad():
         code = encode_maps(model, fitted)[0]
-        return Onboarding(code, diagnose(model, code, fitted, density, exchanged if best else as_found))
-
-
-def even(count: int, most: int) -> list[int]:
-    """Return at most so many of `count` indices, at even distances."""
-    return sorted({round(i * (count - 1) / max(1, min(count, most) - 1)) for i in range(min(count, most))})
+        chosen_order, other_order = (exchanged, as_found) if best else (as_found, exchanged)
+        return Onboarding(code, diagnose(model, code, fitted, density, chosen_order, exchanged=other_order))
 
 
 def exchange_stains(maps: DensityMap, reference: Reference) -> DensityMap:

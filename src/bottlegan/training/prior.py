@@ -6,6 +6,7 @@ what a scanner cuts off, rounds and bends. The generators' residual layers learn
 """
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -21,7 +22,7 @@ from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.density import from_levels, to_levels
 from bottlegan.stain.macenko import DensityMap, plane_normal, summarize_reference
-from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, render, stain_densities
+from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, render, stain_densities, unmix
 from bottlegan.training.samples import POOL, ColorProfile, collect
 from bottlegan.training.warm import begin_at_maps, encode_maps, linear_layers
 
@@ -39,22 +40,33 @@ class PriorConfig:
     """Of each, in pixels."""
     known: int = 4000
     """Styles whose spread the codes are measured in."""
-    steps: int = 3000
+    steps: int = 1500
     batch: int = 32
     """Styles a step."""
     pixels: int = 1024
     """Of each."""
     rate: float = 2e-3
     code_noise: float = 0.02
+    """Little: with as much as fitted codes are off, the generators learned to hedge, and real styles came out pale."""
 
 
-def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = None) -> BottleGAN:
-    """Train a prior from procedural tissue and simulated styles; the same seed gives the same bytes."""
+def train_prior(
+    config: PriorConfig, seed: int = 0, real: Sequence[Levels] | None = None, progress: Progress | None = None
+) -> BottleGAN:
+    """Train a prior on simulated styles of procedural tissue; the same seed gives the same bytes.
+
+    With `real` images in the reference stain, RGB levels (H, W, 3), their tissue is used instead.
+    """
     progress = progress or Silent()
-    indices = progress.track(range(config.tissues), "drawing tissue", config.tissues)
-    tissue = [draw_tissue(seed, index, config.size).concentration for index in indices]
-    model = begin_prior(config, [from_batch(render(t[None], REFERENCE))[0] for t in tissue], seed)
-    pool = torch.stack([_thin(t, seed, index) for index, t in enumerate(tissue)])
+    if real is None:
+        indices = progress.track(range(config.tissues), "drawing tissue", config.tissues)
+        tissue = [draw_tissue(seed, index, config.size).concentration for index in indices]
+        reference = [from_batch(render(concentration[None], REFERENCE))[0] for concentration in tissue]
+    else:
+        tissue = [unmix(to_batch(levels), REFERENCE)[0] for levels in real]
+        reference = list(real)
+    model = begin_prior(config, reference, seed)
+    pool = torch.stack([_thin(concentration, seed, index) for index, concentration in enumerate(tissue)])
     optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], config.rate, betas=(0.9, 0.99))
     for step in progress.track(range(config.steps), "training the prior", config.steps):
         for group in optimizer.param_groups:
@@ -72,7 +84,7 @@ def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = 
     return model.eval()
 
 
-def begin_prior(config: PriorConfig, reference: list[Levels], seed: int) -> BottleGAN:
+def begin_prior(config: PriorConfig, reference: Sequence[Levels], seed: int) -> BottleGAN:
     """Return a model that holds the affine map of any style, and the statistics of the reference set."""
     names = [str(index) for index in range(config.known)]
     model = build_model(config.model, names, torch_stream(seed, "prior"))

@@ -34,6 +34,7 @@ def apply_affine(density: Tensor, matrix: Tensor, bias: Tensor) -> Tensor:
     return density @ matrix + bias[:, None]
 
 
+@torch.enable_grad()  # whatever the caller does without gradients, this needs them
 def refine_maps(
     maps: DensityMap,
     pixels: Tensor,

@@ -44,9 +44,7 @@ def linear_layers(model: BottleGAN) -> list[nn.Linear | None]:
 def normalize_density(model: BottleGAN, density: Tensor, code: Tensor) -> Tensor:
     """Return densities (N, P, 3) in the reference stain, not clipped, given codes (N, K); gradients pass."""
     if not isinstance(model.normalizer, PixelGenerator):
-        raise InputError(
-            "this model's generators are no pixel generators; a new style needs one trained with `default`"
-        )
+        raise InputError("this model has no pixel generators; a new style needs one trained with `default`")
     return model.normalizer.density(density.transpose(1, 2)[:, :, None], code)[:, :, 0].transpose(1, 2)
 
 

@@ -1,0 +1,83 @@
+"""`bottlegan onboard` and `bottlegan train-prior`: a new lab in seconds, and the network that makes it possible."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bottlegan.cli.options import ModelOption, find_model
+from bottlegan.cli.progress import TerminalProgress
+from bottlegan.errors import InputError
+from bottlegan.progress import EventLog
+
+
+def onboard(
+    sources: Annotated[list[Path], typer.Argument(help="Images, a folder or a slide of ONE lab.", show_default=False)],
+    name: Annotated[str, typer.Option(help="What to call the lab's style.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
+    model: ModelOption = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same code.")] = 0,
+    force: Annotated[bool, typer.Option("--force", help="Add the style even if it is refused.")] = False,
+) -> None:
+    """Learn the style of one more lab from a few of its images, unlabeled. No other style changes.
+
+    Example: bottlegan onboard lab-7/ --name lab-7 --out model.safetensors
+    """
+    from bottlegan.data.lab import read_lab
+    from bottlegan.models.files import load_model, read_document, save_model
+    from bottlegan.models.paradigms import BottleGAN
+    from bottlegan.normalize.normalizer import write_diagnosis
+    from bottlegan.training.diagnosis import Verdict
+    from bottlegan.training.onboard import onboard as fit
+
+    _check_suffix(out)
+    file = find_model(model)
+    network, known = load_model(file), read_document(file)
+    if not isinstance(network, BottleGAN):
+        raise InputError(f"{file}: is a {network.config.paradigm} model; a style can only be added to a BottleGAN")
+    images = read_lab(sources, seed)
+    fitted = fit(images, network, seed, TerminalProgress())
+    diagnosis = fitted.diagnosis
+    if diagnosis.verdict == Verdict.REFUSED and not force:
+        raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
+    network.codes.add(name, fitted.code)
+    said = f"{diagnosis.verdict}: {diagnosis.reason}"
+    latest = {**write_diagnosis(diagnosis), "style": name, "forced": int(force)}
+    record = {**known.record, **latest, f"verdict on {name}": said}
+    save_model(network, out, record, known.reference)
+    typer.echo(f"{name}: {said}")
+    typer.echo(f"Wrote {out} with {len(network.codes)} style(s); {name} is {4 * fitted.code.numel()} bytes of it.")
+
+
+def train_prior(
+    out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
+    reference: Annotated[
+        Path | None, typer.Option(help="Folder of real images in the reference stain, instead of procedural tissue.")
+    ] = None,
+    config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
+) -> None:
+    """Train the network that knows any style once it is given its code: the one that is shipped, for seed 0.
+
+    Example: bottlegan train-prior --out prior.safetensors
+    """
+    from bottlegan.config import load
+    from bottlegan.data.patches import list_patches
+    from bottlegan.models.files import save_model
+    from bottlegan.stain.simulate import REFERENCE
+    from bottlegan.training.prior import PriorConfig
+    from bottlegan.training.prior import train_prior as run
+
+    _check_suffix(out)
+    chosen = PriorConfig() if config is None else load(PriorConfig, config)
+    real = None if reference is None else [patch.read_image() for patch in list_patches(reference)]
+    with EventLog(out.with_suffix(".jsonl")) as log:
+        model = run(chosen, seed, real, TerminalProgress(log))
+    tissue = f"procedural tissue, {chosen.tissues} images" if real is None else f"{len(real)} real images"
+    save_model(model, out, {"seed": seed, "steps": chosen.steps, "tissue": tissue}, REFERENCE)
+    typer.echo(f"Wrote {out}, {out.stat().st_size} bytes.")
+
+
+def _check_suffix(out: Path) -> None:
+    if out.suffix != ".safetensors":
+        raise InputError(f"{out}: a model file must end in .safetensors; name it so")

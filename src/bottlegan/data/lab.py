@@ -1,0 +1,43 @@
+"""The images of one lab, wherever they are: files, folders, slides."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TypeVar
+
+from bottlegan.data.patches import list_patches
+from bottlegan.errors import InputError
+from bottlegan.slides.image import Levels, read_image
+from bottlegan.slides.reader import is_slide, sample_tissue
+
+MOST_IMAGES = 32
+"""Images that a style is fitted to; more of them hardly tell more, and take longer."""
+
+Thing = TypeVar("Thing")
+
+
+def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Levels]:
+    """Return images of one lab as RGB levels (H, W, 3): those named, some of a folder, or tissue tiles of a slide.
+
+    Of more than MOST_IMAGES, so many at even distances are read.
+    """
+    files = [file for source in sources for file in _list_files(source)]
+    if not files:
+        raise InputError("there is no image to fit a style to; give at least one of the lab")
+    chosen = spread(files, MOST_IMAGES)
+    images: list[Levels] = []
+    for file in chosen:
+        if is_slide(file):
+            images += sample_tissue(file, count=max(1, MOST_IMAGES // len(chosen)), seed=seed)
+        else:
+            images.append(read_image(file))
+    return images
+
+
+def spread(things: Sequence[Thing], most: int) -> list[Thing]:
+    """Return at most so many of the things, at even distances, the first and the last among them."""
+    count = min(len(things), most)
+    return [things[round(i * (len(things) - 1) / max(1, count - 1))] for i in range(count)]
+
+
+def _list_files(source: Path) -> list[Path]:
+    return [patch.image for patch in list_patches(source)] if source.is_dir() else [source]

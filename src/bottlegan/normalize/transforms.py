@@ -1,0 +1,106 @@
+"""Normalizing and restaining as layers: batches (N, 3, H, W) of floats in [0, 1], on any device, to such batches.
+
+They hold no parameters, so they add nothing to what an optimizer or a checkpoint of the module around them sees.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import get_worker_info
+
+from bottlegan.errors import InputError
+from bottlegan.normalize.normalizer import Model, Normalizer, check_image
+from bottlegan.seeding import torch_stream
+
+Styles = Model | Normalizer | Sequence[Normalizer]
+"""A model, all of whose styles are meant, or its file; or normalizers, of which each is one style."""
+
+
+class Normalize(nn.Module):
+    """Brings images of one lab to the reference stain."""
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        """Take the lab's normalizer."""
+        super().__init__()
+        self.normalizer = normalizer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images (N, 3, H, W) in [0, 1] in the reference stain."""
+        return self.normalizer(images)
+
+
+class Restain(nn.Module):
+    """Brings reference-stained images to the style of one lab."""
+
+    def __init__(self, normalizer: Normalizer) -> None:
+        """Take the lab's normalizer."""
+        super().__init__()
+        self.normalizer = normalizer
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images (N, 3, H, W) in [0, 1] in the lab's style."""
+        return self.normalizer.restain(images)
+
+
+class RandomRestain(nn.Module):
+    """Brings each reference-stained image to a style drawn anew, so that a network trained on them knows all styles.
+
+    This is the paper's decomposed dataset: every content image in every style, none of them stored.
+    """
+
+    def __init__(
+        self, styles: Styles, *, p: float = 1.0, seed: int = 0, generator: torch.Generator | None = None
+    ) -> None:
+        """Take the styles to draw from, all with the same probability.
+
+        Args:
+            styles: A model or its file, for all the styles it knows, or normalizers.
+            p: The probability that an image is restained rather than left as it is.
+            seed: The same seed gives the same styles. In a data loader's worker it is joined with the worker's own, so
+                that no two workers, and no two epochs, draw the same.
+            generator: To draw from instead; in workers, seeding it is then up to the caller.
+        """
+        super().__init__()
+        if not 0 <= p <= 1:
+            raise InputError(f"p is a probability, got {p}; give a number from 0 to 1")
+        self.normalizers = list_normalizers(styles)
+        self.p, self.seed, self.generator = p, seed, generator
+        self._streams: dict[int | None, torch.Generator] = {}
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return images (N, 3, H, W) in [0, 1], each in a style of its own; the next call draws others."""
+        check_image(images)
+        output = images.detach().clone()
+        for index in range(len(images)):
+            row = self.draw()
+            if row is not None:
+                output[index] = self.normalizers[row].restain(images[index : index + 1])[0]
+        return output
+
+    def draw(self) -> int | None:
+        """Return the number of a style, or None for an image that is left as it is."""
+        random = self.generator or self._stream()
+        chance = torch.rand((), generator=random, device=random.device).item()
+        row = torch.randint(len(self.normalizers), (), generator=random, device=random.device).item()
+        return int(row) if chance < self.p else None
+
+    def _stream(self) -> torch.Generator:
+        worker = get_worker_info()
+        key = None if worker is None else worker.seed
+        if key not in self._streams:
+            names = ("random restain",) if key is None else ("random restain", key)
+            self._streams[key] = torch_stream(self.seed, *names)
+        return self._streams[key]
+
+
+def list_normalizers(styles: Styles) -> list[Normalizer]:
+    """Return a normalizer for each style, at least one."""
+    if isinstance(styles, Normalizer):
+        return [styles]
+    normalizers = list(styles) if isinstance(styles, list | tuple) else Normalizer.all_of(styles)  # type: ignore[arg-type]
+    if not normalizers:
+        raise InputError("there is no style to restain to; give a model that knows some, or normalizers")
+    if wrong := [each for each in normalizers if not isinstance(each, Normalizer)]:
+        raise InputError(f"a style is given by its normalizer, got a {type(wrong[0]).__name__}; use Normalizer.load")
+    return normalizers

@@ -1,0 +1,91 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from bottlegan.cli.main import app
+from bottlegan.data.synthetic import draw_tissue
+from bottlegan.errors import InputError
+from bottlegan.models.files import load_model, read_document
+from bottlegan.slides.image import from_batch, read_image, write_image
+from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
+
+
+def run(*words: str | Path) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder `lab` with two images in a style, and `truth` with the same tissue in the reference stain."""
+    root = tmp_path_factory.mktemp("lab")
+    tissue = torch.stack([draw_tissue(seed=21, index=i, size=224).concentration for i in range(2)])
+    for folder, style in (("lab", LABORATORIES[6]), ("truth", REFERENCE)):
+        (root / folder).mkdir()
+        for index, levels in enumerate(from_batch(render(tissue, style))):
+            write_image(root / folder / f"{index}.png", levels)
+    return root
+
+
+def error(a: Path, b: Path) -> float:
+    pairs = [(read_image(file), read_image(b / file.name)) for file in sorted(a.iterdir())]
+    return float(np.mean([((x / 255.0 - y / 255.0) ** 2).mean() for x, y in pairs]))
+
+
+def test_a_folder_is_normalized_with_nothing_but_its_name(lab: Path, tmp_path: Path) -> None:
+    run("normalize", lab / "lab", tmp_path / "out")
+    assert error(tmp_path / "out", lab / "truth") < 0.2 * error(lab / "lab", lab / "truth")
+
+
+def test_each_image_can_have_a_style_of_its_own(lab: Path, tmp_path: Path) -> None:
+    run("normalize", lab / "lab", tmp_path / "each", "--each")
+    run("normalize", lab / "lab" / "1.png", tmp_path / "one.png")
+    assert (read_image(tmp_path / "each" / "1.png") == read_image(tmp_path / "one.png")).all()
+
+
+def test_an_onboarded_style_normalizes_and_restains(lab: Path, tmp_path: Path) -> None:
+    model = tmp_path / "model.safetensors"
+    output = run("onboard", lab / "lab", "--name", "seven", "--out", model)
+    assert "seven: " in output
+    assert "96 bytes" in output
+    assert "verdict on seven" in read_document(model).record
+    assert read_document(model).reference == REFERENCE
+    run("normalize", lab / "lab", tmp_path / "there", "--model", model, "--style", "seven")
+    run("restain", lab / "truth", tmp_path / "back", "--model", model, "--style", "seven")
+    nothing = error(lab / "lab", lab / "truth")
+    assert error(tmp_path / "there", lab / "truth") < 0.2 * nothing
+    assert error(tmp_path / "back", lab / "lab") < 0.2 * nothing
+    run("normalize", lab / "lab", tmp_path / "whole", "--model", model, "--to", "seven")
+    assert error(tmp_path / "whole", lab / "lab") < 0.02 * nothing
+
+
+def test_a_second_lab_leaves_the_first_as_it_was(lab: Path, tmp_path: Path) -> None:
+    one, two = tmp_path / "one.safetensors", tmp_path / "two.safetensors"
+    run("onboard", lab / "lab" / "0.png", "--name", "a", "--out", one)
+    run("onboard", lab / "truth" / "0.png", "--name", "b", "--model", one, "--out", two)
+    assert load_model(two).codes.names == ["a", "b"]
+    assert torch.equal(load_model(two).codes["a"], load_model(one).codes["a"])
+
+
+def test_what_shows_no_tissue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    blank = np.full((128, 128, 3), 240, np.uint8)
+    write_image(tmp_path / "blank.png", blank)
+    with pytest.raises(InputError, match="refused"):
+        run("onboard", tmp_path / "blank.png", "--name", "x", "--out", tmp_path / "m.safetensors")
+    assert not (tmp_path / "m.safetensors").exists()
+    output = run("normalize", tmp_path / "blank.png", tmp_path / "out.png")
+    assert "refused" in output
+    assert (read_image(tmp_path / "out.png") == blank).all()
+
+
+def test_a_prior_can_be_trained_by_command(tmp_path: Path) -> None:
+    (tmp_path / "tiny.toml").write_text("tissues = 3\nsize = 96\nknown = 60\nsteps = 2\nbatch = 2\npixels = 64\n")
+    out = tmp_path / "prior.safetensors"
+    run("train-prior", "--config", tmp_path / "tiny.toml", "--out", out)
+    assert read_document(out).record["tissue"] == "procedural tissue, 3 images"
+    with pytest.raises(InputError, match="must end in"):
+        run("train-prior", "--out", tmp_path / "prior.bin")

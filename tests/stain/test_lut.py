@@ -1,0 +1,133 @@
+import copy
+import time
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.reduction import ForkingPickler
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from bottlegan.stain.lut import BLOCK, THINNED, ColorTable, Keys, Levels, distinct, map_colors, pack, unpack
+
+IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
+
+
+def scramble(colors: Levels) -> Levels:
+    """A color map in which all channels matter."""
+    mixed = colors.astype(np.int64) @ np.array([[3, 1, 0], [0, 5, 2], [7, 0, 1]]) + 11
+    return (mixed % 256).astype(np.uint8)
+
+
+class Counting:
+    """A color map that says how many colors it was asked for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __call__(self, colors: Levels) -> Levels:
+        self.count += len(colors)
+        return scramble(colors)
+
+
+def noise(*shape: int, seed: int = 0) -> Levels:
+    return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
+
+
+@given(IMAGES)
+def test_a_table_maps_as_its_function_does(image: Levels) -> None:
+    table = ColorTable(scramble)
+    for _ in range(2):  # first the colors are new, then they are known
+        mapped = table(image)
+        assert (mapped.dtype, mapped.shape) == (image.dtype, image.shape)
+        assert np.array_equal(mapped, scramble(image))
+
+
+def test_an_image_of_many_blocks_with_colors_that_a_thin_sample_misses() -> None:
+    image = noise(1, 2 * BLOCK + 100)
+    image[0, ::THINNED] = 0
+    assert np.array_equal(ColorTable(scramble)(image), scramble(image))
+
+
+def test_black_that_stays_black_is_told_from_what_is_not_known() -> None:
+    asked = Counting()
+    table = ColorTable(lambda colors: 0 * asked(colors))
+    black = np.zeros((4, 4, 3), np.uint8)
+    assert np.array_equal(table(table(black)), black)
+    assert asked.count == 1
+
+
+def test_a_color_is_asked_for_once() -> None:
+    asked, image = Counting(), noise(50, 60) & 0b11110000
+    table, distinct = ColorTable(asked), len(np.unique(image.reshape(-1, 3), axis=0))
+    table(image)
+    table(image[::-1])
+    assert asked.count == distinct < 50 * 60
+    table(noise(1, 1, seed=1) | 1)
+    assert asked.count == distinct + 1
+
+
+def test_the_image_is_not_touched_and_may_be_a_view() -> None:
+    image = noise(40, 30)
+    before = image.copy()
+    image.flags.writeable = False
+    view = image[::2, ::-3]
+    assert np.array_equal(ColorTable(scramble)(view), scramble(view))
+    assert np.array_equal(image, before)
+
+
+def test_threads_share_a_table() -> None:
+    def slowly(colors: Levels) -> Levels:
+        time.sleep(0.02)  # so that the others look before this one is done, and wait
+        return asked(colors)
+
+    asked, images = Counting(), [noise(64, 64, seed=i % 3) for i in range(12)]
+    table = ColorTable(slowly)
+    with ThreadPoolExecutor(4) as threads:
+        mapped = list(threads.map(table, images))
+    assert all(np.array_equal(ours, scramble(image)) for ours, image in zip(mapped, images, strict=True))
+    assert asked.count == len(np.unique(np.stack(images[:3]).reshape(-1, 3), axis=0))
+
+
+def test_a_function_that_fails_leaves_the_table_usable() -> None:
+    def fail_once(colors: Levels) -> Levels:
+        if not failed:
+            failed.append(True)
+            raise RuntimeError("out of memory")
+        return scramble(colors)
+
+    failed: list[bool] = []
+    table, image = ColorTable(fail_once), noise(3, 3)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        table(image)
+    assert np.array_equal(table(image), scramble(image))
+
+
+def test_a_copy_is_small_and_maps_the_same() -> None:
+    image = noise(8, 8)
+    table = ColorTable(scramble)
+    table(image)
+    sent = ForkingPickler.dumps(table)  # as a data loader sends it to its workers
+    assert len(sent) < 1000
+    for other in (ForkingPickler.loads(sent), copy.deepcopy(table)):
+        assert np.array_equal(other(image), table(image))
+
+
+@given(IMAGES)
+def test_anything_can_be_asked_of_the_colors_of_an_image(image: Levels) -> None:
+    assert np.array_equal(map_colors(image, scramble), scramble(image))
+    total = map_colors(image, lambda colors: colors.sum(1, dtype=np.float32))
+    assert np.array_equal(total, image.sum(-1, dtype=np.float32))
+    assert total.dtype == np.float32
+
+
+@given(arrays.arrays(np.uint32, st.integers(0, 20), elements=st.integers(0, 9)))
+def test_distinct_is_unique(keys: Keys) -> None:
+    assert np.array_equal(distinct(keys), np.unique(keys))
+
+
+def test_a_packed_color_is_that_color() -> None:
+    colors = noise(1000)
+    assert np.array_equal(unpack(pack(colors)), colors)
+    assert pack(np.array([[255, 255, 255]], np.uint8)) == 256**3 - 1
