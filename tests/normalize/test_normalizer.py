@@ -387,3 +387,12 @@ def test_what_is_no_image_is_refused_with_a_remedy(image: Any, message: str) -> 
 def test_what_cannot_be_fitted_to_is_refused(images: Any, message: str, model: BottleGAN) -> None:
     with pytest.raises(InputError, match=message):
         Normalizer.fit(images, model=model)
+
+
+def test_what_it_was_fitted_to_is_mapped_without_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = from_batch(render(draw_tissue(seed=5, index=0, size=128).concentration[None], LABORATORIES[2]))[0]
+    normalizer = Normalizer.fit(image, force=True)
+    expected = Normalizer(normalizer.network, normalizer.code)(image)
+    monkeypatch.setattr(normalizer.network, "on", lambda _: pytest.fail("the network was asked"))
+    monkeypatch.setattr(normalizer.network, "maps_colors", lambda: True)
+    assert np.array_equal(normalizer(image), expected)

@@ -76,7 +76,8 @@ class Normalizer:
 
     Images are RGB levels (H, W, 3), uint8, or batches (N, 3, H, W) of floats in [0, 1] on any device. No gradient
     passes. Levels are looked up in a table, one for each direction, in which the network maps a color when it is first
-    seen. A table takes up to 64 MB, and none before it is needed.
+    seen; those of the images that it is fitted to are mapped then. A table takes up to 64 MB, and none before it is
+    needed.
     """
 
     def __init__(
@@ -130,10 +131,19 @@ class Normalizer:
             force: Map images even if the diagnosis is `refused`; else they are then given back as they are.
         """
         network, origin = open_model(PRIOR if model is None else model)
-        found = onboard(read_images(images, seed), network, seed, progress)
+        given = read_images(images, seed)
+        found = onboard(given, network, seed, progress)
         verdict, reason = found.diagnosis.verdict, found.diagnosis.reason
         (progress or Silent()).event("diagnosis", verdict=verdict.value, reason=reason)
-        return cls(FrozenNetwork(network), found.code, name, found.diagnosis, forced=force, origin=origin)
+        fitted = cls(FrozenNetwork(network), found.code, name, found.diagnosis, forced=force, origin=origin)
+        fitted.prepare(given)
+        return fitted
+
+    def prepare(self, images: Iterable[Levels]) -> None:
+        """Map the colors of some images in advance, so that normalizing these and their like is a mere lookup."""
+        if self._keeps_colors and not self.refused and self.network.maps_colors():
+            for image in images:
+                self._tables["normalize"].learn(image)
 
     @classmethod
     def from_model(cls, model: Model, style: str) -> Self:

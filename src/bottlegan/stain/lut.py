@@ -4,7 +4,9 @@ A whole slide of tissue shows some ten thousand of the 16.7 million colors of 8 
 itself, a network of 1x1 convolutions as well, can be evaluated on those alone, without changing a bit of the result.
 """
 
+import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TypeVar
 
@@ -18,10 +20,8 @@ Convert = Callable[[Levels], Levels]
 """What makes of colors (N, 3) others (N, 3), each by itself."""
 
 COLORS = 256**3
-BLOCK = 65536
-"""Pixels that are looked up at a time, so that what is in between stays in a core's cache."""
-THINNED = 16
-"""One of so many pixels is looked at first: it tells most colors, and so few are left that need a second look."""
+BLOCK = 2**19
+"""Pixels that one thread looks up at a time."""
 KNOWN = 255
 """The fourth byte of a color that is in the table."""
 
@@ -56,38 +56,32 @@ class ColorTable:
 
     def __call__(self, levels: Levels) -> Levels:
         """Return RGB levels (..., 3), uint8, mapped, as a new array of the same shape."""
-        pixels = levels.reshape(-1, 3)
+        from bottlegan.stain.lut_kernels import look_up  # noqa: PLC0415 - its compiler takes time to import
+
+        table, pixels = self._table(), np.ascontiguousarray(levels).reshape(-1, 3)
         output = np.empty_like(pixels)
-        self._learn(pack(pixels[::THINNED]))
         blocks = [slice(start, start + BLOCK) for start in range(0, len(pixels), BLOCK)]
-        late = np.concatenate([np.empty(0, np.intp), *(b.start + self._look_up(pixels[b], output[b]) for b in blocks)])
-        if len(late):
-            rest = np.empty((len(late), 3), np.uint8)
-            self._learn(pack(pixels[late]))
-            self._look_up(pixels[late], rest)
-            output[late] = rest
+
+        def fill(block: slice) -> int:
+            return look_up(table, pixels[block], output[block])
+
+        # The kernel lets go of Python's lock, so that blocks run side by side.
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            if sum(pool.map(fill, blocks)):
+                self.learn(pixels)
+                list(pool.map(fill, blocks))
         return output.reshape(levels.shape)
 
-    def _look_up(self, pixels: Levels, output: Levels) -> NDArray[np.intp]:
-        """Write to `output` (N, 3) what pixels (N, 3) become, and return which of them are not known yet."""
-        found = self._table().take(pack(pixels))
-        parts = found.view(np.uint8).reshape(-1, 4)
-        for channel in range(3):  # a copy of three bytes a pixel takes numpy five times as long
-            output[:, channel] = parts[:, channel]
-        return np.flatnonzero(found == 0)
+    def learn(self, levels: Levels) -> None:
+        """Fill in those colors of RGB levels (..., 3) that are not known yet."""
+        from bottlegan.stain.lut_kernels import find_new  # noqa: PLC0415 - its compiler takes time to import
 
-    def _learn(self, keys: Keys) -> None:
-        """Fill in those of the colors that are not known yet."""
-        table = self._table()
-        new = distinct(keys[table.take(keys) == 0])
-        if not len(new):
-            return
+        table, pixels = self._table(), np.ascontiguousarray(levels).reshape(-1, 3)
         with self._lock:
-            new = new[table.take(new) == 0]  # another thread may have filled them in while this one waited
-            if len(new):
-                entries = np.full((len(new), 4), KNOWN, np.uint8)
-                entries[:, :3] = self._convert(unpack(new))
-                table[new] = entries.view(np.uint32)[:, 0]
+            new = find_new(table, pixels, np.zeros(COLORS, np.bool_))
+            entries = np.full((len(new), 4), KNOWN, np.uint8)
+            entries[:, :3] = self._convert(unpack(new))
+            table[new] = entries.view(np.uint32)[:, 0]
 
     def _table(self) -> Keys:
         """Return the table, made when it is first needed."""
