@@ -11,7 +11,7 @@ PIXELS = types.Array(uint8, 2, "C", readonly=True)
 """(N, 3) that may be, but need not be, writable."""
 
 
-@njit(int64(uint32[::1], PIXELS, uint8[:, ::1]), nogil=True, cache=True)
+@njit(int64(uint32[::1], PIXELS, uint8[:, ::1]), nogil=True)
 def look_up(table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArray[np.uint8]) -> int:  # pragma: no cover
     """Write what the table has for pixels (N, 3) to `output` (N, 3), and return how many it has nothing for."""
     unknown = 0
@@ -24,7 +24,7 @@ def look_up(table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArra
     return unknown
 
 
-@njit(uint32[::1](uint32[::1], PIXELS, boolean[::1]), nogil=True, cache=True)
+@njit(uint32[::1](uint32[::1], PIXELS, boolean[::1]), nogil=True)
 def find_new(
     table: NDArray[np.uint32], pixels: NDArray[np.uint8], seen: NDArray[np.bool_]
 ) -> NDArray[np.uint32]:  # pragma: no cover
