@@ -6,7 +6,7 @@ from bottlegan.progress import Silent
 from bottlegan.slides.image import from_batch
 from bottlegan.stain.macenko import DensityMap, Diagnosis, Reference, Route, join
 from bottlegan.stain.simulate import REFERENCE, render
-from bottlegan.training.refine import compose, refine_maps
+from bottlegan.training.refine import STEPS, compose, refine_maps
 from bottlegan.training.samples import ColorProfile, collect
 
 CPU = torch.device("cpu")
@@ -41,3 +41,20 @@ def test_a_movement_is_what_it_says_in_concentrations() -> None:
     concentration = torch.tensor([[0.5, 1.0]])
     mapped = (concentration @ stains @ matrix[0] + bias[0]) @ unmix
     torch.testing.assert_close(mapped, torch.tensor([[0.5 * 1.1 + 0.03, 1.0 * 0.8 + 0.04]]))
+
+
+def test_it_ends_where_nothing_is_left_to_gain(content: Tensor, reference: Reference) -> None:
+    """The colors are those of the reference images already."""
+    public = collect({"reference": from_batch(render(content[:4], REFERENCE))}, 16, 0, CPU)
+    colors = ReferenceColors.of(reference, ColorProfile(reference)(public.pool[..., :1024])[:1])
+    right = DensityMap(torch.eye(3)[None], torch.zeros(1, 3), (Diagnosis(Route.STAINS, "", 1, 30, 1, 1),))
+    taken: list[int] = []
+
+    class Counting(Silent):
+        def track(self, items, label, total=None):
+            for item in items:
+                taken.append(item)
+                yield item
+
+    refine_maps(right, public.pool[:1], torch.tensor([0]), colors, Counting())
+    assert 1 < len(taken) < STEPS

@@ -6,6 +6,7 @@ move, a 2x2 matrix and an offset of the two concentrations, and they are held ne
 enough to trust it with more.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -20,6 +21,8 @@ from bottlegan.stain.macenko import DensityMap
 from bottlegan.training.samples import ColorProfile, match_content
 
 STEPS = 60
+GAIN = 0.001  # share by which the loss must fall for a step to count as progress
+PATIENCE = 12  # steps without progress after which there are no more
 RATE = 0.01
 PULL = 0.3  # toward the closed-form map, per squared unit of the six numbers
 SAMPLE = 1024  # pixels of each image
@@ -68,8 +71,12 @@ def refine_maps(
     with torch.no_grad():
         matches = match_content(describe(), colors, MATCHES)
     optimizer = torch.optim.Adam([moved], RATE)
+    best, stale = math.inf, 0
     for _ in progress.track(range(STEPS), "refining the closed-form maps", STEPS):
         loss = profile_distance(describe(), colors, matches).sum() + PULL * moved.square().sum()
+        best, stale = (loss.item(), 0) if loss.item() < (1 - GAIN) * best else (best, stale + 1)
+        if stale >= PATIENCE:
+            break
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
