@@ -8,6 +8,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bottlegan.cli.options import ModelOption, find_model
 from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def drift(
         typer.Option(help="A style of the model to compare with; another name is only a label.", show_default=False),
     ],
     out: Annotated[Path, typer.Option(help="Folder for drift.html, drift.csv and drift.json.", show_default=False)],
-    model: Annotated[Path | None, typer.Option(help="Model file. [default: the one in this package]")] = None,
+    model: ModelOption = None,
     baseline: Annotated[int, typer.Option(min=1, help="The first so many batches are as they should be.")] = 5,
     seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
 ) -> None:
@@ -35,13 +36,12 @@ def drift(
     """
     from bottlegan.experiments.drift import fit_batches, list_batches, measure_drift
     from bottlegan.experiments.drift_report import say_result, write_drift
-    from bottlegan.models.files import PRIOR
     from bottlegan.models.paradigms import BottleGAN
     from bottlegan.models.style_codes import check_name
 
     check_name(style)
     batches = list_batches(folder)
-    network = BottleGAN.load(model or PRIOR)
+    network = BottleGAN.load(find_model(model))
     fitted = fit_batches(batches, network, seed, TerminalProgress())
     result = measure_drift(fitted, network, style, baseline)
     page = write_drift(result, out, seed)

@@ -156,7 +156,7 @@ def _explain(drift: Drift) -> str:
         f"{len(drift.baseline)} baseline batches, the mean distance plus {THREE_SIGMA} times the mean range between "
         "successive ones, which is three standard deviations. It allows for what differs while the stain stays: other "
         "tissue, other patients. From three batches it is rough, and about one batch in ten of a steady lab is beyond "
-        "it; from eight, one in a hundred."
+        "it; from five, one in twenty; from eight, one in a hundred."
     )
 
 
