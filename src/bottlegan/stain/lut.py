@@ -4,6 +4,7 @@ A whole slide of tissue shows some ten thousand of the 16.7 million colors of 8 
 itself, a network of 1x1 convolutions as well, can be evaluated on those alone, without changing a bit of the result.
 """
 
+import mmap
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -88,8 +89,16 @@ class ColorTable:
         if self._entries is None:
             with self._lock:
                 if self._entries is None:
-                    self._entries = np.zeros(COLORS, np.uint32)
+                    self._entries = reserve()
         return self._entries
+
+
+def reserve() -> Keys:
+    """Return an empty table, whose memory comes in small pages as it is written to: large ones are slow to clear."""
+    memory = mmap.mmap(-1, 4 * COLORS)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, np.uint32)
 
 
 def map_colors(levels: Levels, function: Callable[[Levels], NDArray[Number]]) -> NDArray[Number]:
