@@ -30,17 +30,15 @@ from bottlegan.metrics.image import mean_squared_error, ssim
 from bottlegan.metrics.structure import SWAPPED, nuclei_swapped
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.normalize.normalizer import FrozenNetwork, Normalizer
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.macenko import summarize_reference
 from bottlegan.stain.simulate import REFERENCE, render, unmix
 from bottlegan.training.diagnosis import Verdict
 from bottlegan.training.onboard import onboard
 from bottlegan.training.prior import draw_known_style
-from bottlegan.training.samples import ColorProfile, collect
+from bottlegan.training.samples import describe_reference
 
 SHIPPED = "ours, shipped prior"
 SIMULATED_LABS = 24
@@ -226,10 +224,8 @@ def fit_prior(model: BottleGAN) -> Fit:
 
 def with_reference(model: BottleGAN, pool: Sequence[Levels]) -> BottleGAN:
     """Return a model with the statistics of other reference images, RGB levels (H, W, 3)."""
-    statistics = summarize_reference([to_batch(levels) for levels in pool])
-    pixels = collect({"the reference set": pool}, 1, 0, torch.device("cpu")).pool
     changed = copy.deepcopy(model)
-    changed.reference = ReferenceColors.of(statistics, ColorProfile(statistics)(pixels))
+    changed.reference = describe_reference(pool, seed=0)
     return changed
 
 

@@ -11,7 +11,7 @@ far a batch is from the baseline, which is a style that the model knows or the m
 Tissue differs from batch to batch and moves a fitted code a little even if the stain stays. How much of a distance is
 that, the baseline batches tell, as in a Shewhart chart of individual values: see `find_limit`. Only the distance
 between codes has a limit: on simulated labs it tells drift from tissue earlier than the colors do, and a second limit
-would find hardly more but double the false alarms. With 8 images a batch and 3 baseline batches, 9 of 100 batches
+would find hardly more but double the false alarms. With 8 images a batch and 3 baseline batches, about 9 of 100 batches
 of a steady lab are beyond the limit, with the default of 5 it is 5, with 8 it is 1; of batches with 30 % less eosin, 97
 or more.
 """

@@ -15,15 +15,14 @@ from bottlegan.config import document
 from bottlegan.data.synthetic import draw_tissue
 from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
-from bottlegan.models.reference_colors import ReferenceColors
 from bottlegan.models.style_codes import StyleCodes, add_noise
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.density import from_levels, to_levels
-from bottlegan.stain.macenko import DensityMap, plane_normal, summarize_reference
+from bottlegan.stain.macenko import DensityMap, plane_normal
 from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, render, stain_densities, unmix
-from bottlegan.training.samples import POOL, ColorProfile, collect
+from bottlegan.training.samples import POOL, describe_reference
 from bottlegan.training.warm import begin_at_maps, encode_maps, linear_layers
 
 WORST_CONDITION = 40.0  # of a style's map, above which its two stains are so alike that no map brings it back
@@ -96,9 +95,7 @@ def begin_prior(config: PriorConfig, reference: Sequence[Levels], seed: int) -> 
     for layer in linear_layers(model):
         if layer is not None:
             layer.requires_grad_(False)  # else codes would no longer be what `encode_maps` says
-    statistics = summarize_reference([to_batch(levels) for levels in reference])
-    pixels = collect({"the reference set": reference}, 1, seed, torch.device("cpu")).pool
-    model.reference = ReferenceColors.of(statistics, ColorProfile(statistics)(pixels))
+    model.reference = describe_reference(reference, seed)
     return model
 
 

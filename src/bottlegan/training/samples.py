@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from bottlegan.errors import InputError
-from bottlegan.models.reference_colors import COLOR_DIRECTIONS, COLOR_LEVELS
+from bottlegan.models.reference_colors import COLOR_DIRECTIONS, COLOR_LEVELS, ReferenceColors
 from bottlegan.seeding import torch_stream
+from bottlegan.slides.image import to_batch
 from bottlegan.stain.density import from_levels, to_density
-from bottlegan.stain.macenko import Reference, plane_normal
+from bottlegan.stain.macenko import Reference, plane_normal, summarize_reference
 from bottlegan.stain.quantiles import sort_last
 
 POOL = 4096  # pixels kept of each image
@@ -109,6 +110,13 @@ class ColorProfile:
         low = position.floor().long().clamp(0, ordered.shape[2] - 1)
         high = (low + 1).clamp(max=ordered.shape[2] - 1)
         return torch.lerp(ordered[..., low], ordered[..., high], (position - low).clamp(0, 1))
+
+
+def describe_reference(images: Sequence[np.ndarray], seed: int) -> ReferenceColors:
+    """Return the statistics of a reference set, given as RGB levels (H, W, 3)."""
+    statistics = summarize_reference([to_batch(levels) for levels in images])
+    pixels = collect({"the reference set": images}, 1, seed, torch.device("cpu")).pool
+    return ReferenceColors.of(statistics, ColorProfile(statistics)(pixels))
 
 
 def match_content(profiles: Tensor, references: Tensor, count: int) -> Tensor:
