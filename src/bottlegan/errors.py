@@ -1,6 +1,7 @@
 """Every error that this package raises on purpose.
 
     BottleGANError
+    ├── FederationError (RuntimeError)        too few clients took part to go on
     └── InputError (ValueError)               what the user gave cannot be used; the command line exits with status 2
         ├── MissingError (FileNotFoundError)  a file or folder is not there, or holds nothing usable
         ├── ImageError                        a file is not an image we can work with
@@ -14,6 +15,10 @@ builtin that a caller would expect, so `except ValueError` works without importi
 
 class BottleGANError(Exception):
     """Base of all errors raised on purpose."""
+
+
+class FederationError(BottleGANError, RuntimeError):
+    """Too few clients took part to go on."""
 
 
 class InputError(BottleGANError, ValueError):

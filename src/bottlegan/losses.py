@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 Adversarial = Literal["wasserstein", "lsgan", "hinge"]
+Segmentation = Literal["cross-entropy", "focal", "dice-ce"]
 
 
 def critic_loss(form: Adversarial, real: Tensor, fake: Tensor) -> Tensor:
@@ -62,3 +63,21 @@ def profile_distance(profiles: Tensor, references: Tensor, matches: Tensor) -> T
         matches: (N, K) rows of `references`.
     """
     return (profiles[:, None] - references[matches]).abs().mean(dim=(1, 2, 3))
+
+
+def segmentation_loss(form: Segmentation, logits: Tensor, truth: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return how badly logits (N, 1, H, W) of the epithelium fit a 0/1 truth of the same shape.
+
+    cross-entropy: mean -ln p(true class); focal: mean -(1 - p)^2 ln p, pixel by pixel; dice-ce: the cross-entropy plus
+    1 - 2 sum(p t) / (sum p + sum t), over the batch. `weight` counts each pixel so often; the mean stays over all.
+    """
+    surprise = F.binary_cross_entropy_with_logits(logits, truth, reduction="none")
+    if form == "focal":
+        surprise = (1 - torch.exp(-surprise)).square() * surprise
+    loss = (surprise if weight is None else surprise * weight).mean()
+    if form != "dice-ce":
+        return loss
+    share = torch.sigmoid(logits) if weight is None else torch.sigmoid(logits) * weight
+    wanted = truth if weight is None else truth * weight
+    # The one keeps a batch without epithelium from dividing by nothing.
+    return loss + 1 - (2 * (share * wanted).sum() + 1) / (share.sum() + wanted.sum() + 1)

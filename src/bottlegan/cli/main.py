@@ -7,13 +7,15 @@ import typer
 from bottlegan import __version__
 from bottlegan.cli.bench import bench
 from bottlegan.cli.demo import demo
+from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
 from bottlegan.cli.evaluate import evaluate
 from bottlegan.cli.normalize import normalize, restain
 from bottlegan.cli.onboard import onboard, train_prior
 from bottlegan.cli.reproduce import reproduce
+from bottlegan.cli.simulate import simulate
 from bottlegan.cli.train import train
-from bottlegan.errors import InputError
+from bottlegan.errors import FederationError, InputError
 
 app = typer.Typer(
     name="bottlegan",
@@ -28,10 +30,12 @@ app.command()(train)
 app.command()(onboard)
 app.command()(normalize)
 app.command()(restain)
+app.command()(simulate)
 app.command()(evaluate)
 app.command()(drift)
 app.command("train-prior")(train_prior)
 app.command()(reproduce)
+app.add_typer(deploy, name="deploy")
 app.add_typer(bench, name="bench")
 
 
@@ -53,5 +57,13 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        typer.echo(f"bottlegan: {' '.join(str(error).split())}", err=True)
+        _say(error)
         sys.exit(2)
+    except FederationError as error:
+        # Neither the user's fault nor ours: clients did not do their part.
+        _say(error)
+        sys.exit(1)
+
+
+def _say(error: Exception) -> None:
+    typer.echo(f"bottlegan: {' '.join(str(error).split())}", err=True)

@@ -8,9 +8,11 @@ import typer
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.progress import EventLog
 
+Result = Literal["table1", "table2", "figure2", "figure3"]
+
 
 def reproduce(
-    result: Annotated[Literal["table2", "figure2"], typer.Argument(help="What to make.", show_default=False)],
+    result: Annotated[Result, typer.Argument(help="What to make.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for the results; a run there is gone on with.", show_default=False)],
     data: Annotated[
         Path | None,
@@ -20,7 +22,10 @@ def reproduce(
         Literal["smoke", "cpu", "paper"],
         typer.Option(help="smoke: seconds, on procedural tissue; cpu: all styles; paper: as many steps as the paper."),
     ] = "cpu",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same results.")] = 0,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 and figure3 have two.")] = 0,
+    jobs: Annotated[
+        int | None, typer.Option(help="Runs of table1 and figure3 side by side.", show_default="one a core")
+    ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.
 
@@ -28,15 +33,27 @@ def reproduce(
 
     Example: bottlegan reproduce table2 --out results
     """
-    from bottlegan.experiments.figure2 import run_figure2
-    from bottlegan.experiments.table2 import run_table2
     from bottlegan.files import make_folder
 
     make_folder(out)
     with EventLog(out / f"{result}.jsonl") as log:
-        if result == "table2":
-            run_table2(scale, out, data, seed, TerminalProgress(log))
-            written = out / "table2.md"
-        else:
-            written = run_figure2(scale, out, data, seed, TerminalProgress(log))
+        progress = TerminalProgress(log)
+        match result:
+            case "table1":
+                from bottlegan.experiments.table1 import run_table1
+
+                written = run_table1(scale, out, data, jobs, progress)
+            case "figure3":
+                from bottlegan.experiments.figure3 import run_figure3
+
+                written = run_figure3(scale, out, data, jobs, progress)
+            case "table2":
+                from bottlegan.experiments.table2 import run_table2
+
+                run_table2(scale, out, data, seed, progress)
+                written = out / "table2.md"
+            case "figure2":
+                from bottlegan.experiments.figure2 import run_figure2
+
+                written = run_figure2(scale, out, data, seed, progress)
     typer.echo(f"Wrote {written}.")

@@ -56,7 +56,7 @@ def draw_chart(marks: Sequence[Mark], levels: Sequence[Level], label: str) -> Ma
     parts += [_mark(x(i), y(mark.value or 0), mark) for i, mark in enumerate(marks)]
     every = math.ceil(len(marks) / MOST_NAMES)
     parts += [_name(x(i), mark.name) for i, mark in enumerate(marks) if i % every == 0]
-    return _svg(WIDE, HIGH, label, parts)
+    return wrap_svg(WIDE, HIGH, label, parts)
 
 
 def draw_strip(baseline: Levels, batch: Levels, label: str) -> Markup:
@@ -70,7 +70,7 @@ def draw_strip(baseline: Levels, batch: Levels, label: str) -> Markup:
         for i, pair in enumerate(pairs)
         for row, color in enumerate(pair)
     ]
-    return _svg(side * (len(parts) // 2), 2 * half, label, parts)
+    return wrap_svg(side * (len(parts) // 2), 2 * half, label, parts)
 
 
 def choose_step(highest: float) -> float:
@@ -79,7 +79,8 @@ def choose_step(highest: float) -> float:
     return max(factor * power for factor in (1, 2, 5) if factor * power <= highest / 3)
 
 
-def _svg(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
+def wrap_svg(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
+    """Return a picture of the given parts, to stand in a page."""
     opening = Markup(
         '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}" '
         'font-family="inherit" font-size="12" fill="currentColor">'

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 from PIL import Image
 
 from bottlegan import __version__
@@ -37,7 +38,17 @@ class Grid:
     kind: str = "grid"
 
 
-def write_report(path: Path, title: str, lead: str, sections: Sequence[Table | Grid]) -> None:
+@dataclass(frozen=True)
+class Drawing:
+    """A picture made of lines, as SVG."""
+
+    title: str
+    caption: str
+    svg: Markup
+    kind: str = "drawing"
+
+
+def write_report(path: Path, title: str, lead: str, sections: Sequence[Table | Grid | Drawing]) -> None:
     """Write a self-contained HTML page with a `lead` paragraph and the `sections` in order."""
     environment = Environment(
         loader=PackageLoader("bottlegan.experiments"), autoescape=True, undefined=StrictUndefined, trim_blocks=True

@@ -1,0 +1,47 @@
+"""`bottlegan simulate`: a federation on one machine."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bottlegan.cli.progress import TerminalProgress
+from bottlegan.errors import InputError
+
+
+def simulate(
+    config: Annotated[Path, typer.Argument(help="TOML file with the federation and its labs.", show_default=False)],
+    out: Annotated[Path, typer.Option(help="Folder for the run and its results.", show_default=False)],
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    engine: Annotated[
+        Literal["flower", "local"] | None,
+        typer.Option(
+            help="flower: as in a deployment, in several processes; local: one lab after the other in this one.",
+            show_default="flower, where its simulation engine is installed",
+        ),
+    ] = None,
+) -> None:
+    """Train one segmentation network over many labs, on this machine: phase 1, then the rounds of phase 2.
+
+    The labs are folders that hold a lab.toml each or, without any, drawn. Both engines give the same network.
+
+    Example: bottlegan simulate configs/simulate.toml --out run
+    """
+    from bottlegan.config import load
+    from bottlegan.federated.federation import HISTORY, SCORES, SEGMENTER, holds_run
+    from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
+
+    asked = load(SimulationConfig, config)
+    if holds_run(out) and not resume:
+        raise InputError(f"{out}: holds a run already; give --resume to go on with it, or choose another folder")
+    progress = TerminalProgress()
+    labs, reference_set = prepare_labs(config, asked, out, progress)
+    if (engine or ("flower" if find_spec("ray") else "local")) == "flower":
+        from bottlegan.federated.simulation_flower import run as run_flower
+
+        run_flower(labs, asked.federation, out, reference_set=reference_set, progress=progress)
+    else:
+        run_local(labs, asked.federation, out, reference_set=reference_set, progress=progress)
+    typer.echo((out / SCORES).read_text(encoding="utf-8"))
+    typer.echo(f"Wrote {out / SEGMENTER}, {out / HISTORY} and {out / SCORES}.")

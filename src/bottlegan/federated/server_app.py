@@ -1,0 +1,188 @@
+"""The server as a Flower app: reaches the clients through Flower's grid, and runs the federation over that.
+
+Its run configuration is a `FederationConfig`, flat, beside the keys of `ServerConfig` with `server.` before them.
+"""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from flwr.app import Context, Message, RecordDict
+from flwr.serverapp import Grid, ServerApp
+
+from bottlegan.config import document, parse
+from bottlegan.data.patches import list_patches
+from bottlegan.errors import ConfigError, FederationError, InputError
+from bottlegan.federated.exchange import Absence, Reply, Request, Scalar
+from bottlegan.federated.federation import LOG, holds_run, run_federation, unflatten
+from bottlegan.federated.messages import (
+    PARTITION_TYPE,
+    message_type,
+    pack_request,
+    unpack_partition,
+    unpack_reply,
+)
+from bottlegan.federated.simulation import find_labs
+from bottlegan.federated.validation import printable
+from bottlegan.models.style_codes import check_name
+
+PREFIX = "server."
+POLL_SECONDS = 1.0
+PARTITION_DEADLINE = 120.0
+log = logging.getLogger(__name__)
+
+
+@document
+class ServerConfig:
+    """What only the server's own machine has to know."""
+
+    folder: str = "run"
+    """Where the run is kept; a relative path begins where the SuperLink was started."""
+    resume: bool = False
+    """Whether to go on with the run that is in the folder."""
+    reference: str = ""
+    """Folder with the public reference set, which upload = "generators" needs; empty for none."""
+    clients: int = 2
+    """How many clients to wait for before anything begins."""
+    wait: float = 600.0
+    """How many seconds to wait for them."""
+    labs: str = ""
+    """In a simulation: folder with one sub-folder a lab, each with a lab.toml; empty in a deployment."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.clients < 1 or self.wait < 0:
+            raise ConfigError("server: clients must be at least 1, wait at least 0")
+
+
+class FlowerExchange:
+    """Clients that are reached through Flower's grid."""
+
+    def __init__(self, grid: Grid, partitions: Sequence[str] = (), poll_seconds: float = POLL_SECONDS) -> None:
+        """Take the grid, and the names of a simulation's partitions, whose nodes have no names of their own."""
+        self.grid = grid
+        self.partitions = partitions
+        self.poll_seconds = poll_seconds
+        self.nodes: dict[str, int] = {}
+        self._partition_names: dict[int, str] = {}
+
+    def clients(self) -> list[str]:
+        """Return the names of the nodes that are connected now."""
+        found = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
+        if self.partitions:
+            found = self._name_partitions(found)
+        counts = Counter(found.values())
+        # The number of a node stays the same for as long as its key does, so such a name is stable too.
+        self.nodes = {
+            name if counts[name] == 1 and _is_name(name) else f"node-{number}": number for number, name in found.items()
+        }
+        return sorted(self.nodes)
+
+    def wait(self, count: int, seconds: float) -> list[str]:
+        """Return the clients as soon as there are at least `count`, or raise `FederationError` after `seconds`."""
+        end = time.monotonic() + seconds
+        while len(found := self.clients()) < count:
+            if time.monotonic() >= end:
+                there = ", ".join(found) or "none"
+                raise FederationError(
+                    f"{len(found)} clients are connected after {seconds:g} s ({there}), {count} are needed; "
+                    "start the others' nodes, or wait for fewer"
+                )
+            time.sleep(min(self.poll_seconds, max(end - time.monotonic(), 0)))
+        return found
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        """Send each client its request and collect what comes back within `deadline` seconds."""
+        if not requests.keys() <= self.nodes.keys():
+            self.clients()
+        # Requests are often one and the same for all clients: pack it once.
+        packed = {id(request): pack_request(request) for request in requests.values()}
+        messages = {
+            name: Message(packed[id(request)], self.nodes[name], message_type(request.kind), ttl=deadline)
+            for name, request in requests.items()
+            if name in self.nodes
+        }
+        replies = self._send_and_receive(messages, deadline)
+        gone = Absence("it is not connected, or its request could not be sent")
+        answers = {name: replies.get(name, gone) for name in requests}
+        return {
+            name: unpack_reply(found.content) if isinstance(found, Message) else found
+            for name, found in answers.items()
+        }
+
+    def _send_and_receive(self, messages: Mapping[str, Message], deadline: float) -> dict[str, Message | Absence]:
+        """Return replies by the names of their clients; as Flower's own, but with our deadline and our pauses."""
+        end = time.monotonic() + deadline
+        sent = {identifier for identifier in self.grid.push_messages(list(messages.values())) if identifier}
+        waiting = {name: message.metadata.message_id for name, message in messages.items()}
+        waiting = {name: identifier for name, identifier in waiting.items() if identifier in sent}
+        replies: dict[str, Message | Absence] = {}
+        while waiting:
+            for name, identifier in list(waiting.items()):
+                if (reply := self._pull(identifier)) is not None:
+                    replies[name] = reply
+                    del waiting[name]
+            if waiting and time.monotonic() >= end:
+                return replies | dict.fromkeys(waiting, Absence(f"no reply within {deadline:g} s"))
+            if waiting:
+                time.sleep(self.poll_seconds)
+        return replies
+
+    def _pull(self, identifier: str) -> Message | Absence | None:
+        """Return the reply to one message, if it is there.
+
+        One at a time: Flower takes replies apart as it pulls them, and one that it cannot read would cost all others.
+        """
+        try:
+            # A dead node's error comes from the SuperLink: whom it is about, only this identifier tells.
+            found = [m for m in self.grid.pull_messages([identifier]) if m.metadata.reply_to_message_id == identifier]
+        except Exception as error:
+            return Absence(f"its reply cannot be read ({type(error).__name__})")
+        if found and found[0].has_error():
+            return Absence(printable(found[0].error.reason or f"error {found[0].error.code}"))
+        return found[0] if found else None
+
+    def _name_partitions(self, found: Mapping[int, str]) -> dict[int, str]:
+        """Return the name of each node of a simulation, asking those for their partition that have not said yet."""
+        unknown = [number for number in found if number not in self._partition_names]
+        messages = {str(number): Message(RecordDict(), number, PARTITION_TYPE) for number in unknown}
+        for number, reply in self._send_and_receive(messages, PARTITION_DEADLINE).items():
+            partition = unpack_partition(reply.content) if isinstance(reply, Message) else None
+            if partition is not None and partition < len(self.partitions):
+                self._partition_names[int(number)] = self.partitions[partition]
+        return {number: self._partition_names.get(number, name) for number, name in found.items()}
+
+
+def _is_name(name: str) -> bool:
+    try:
+        check_name(name)
+    except InputError:
+        return False
+    return True
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run configuration describes."""
+    values = {key: value for key, value in context.run_config.items() if not key.startswith(PREFIX)}
+    own = {key.removeprefix(PREFIX): value for key, value in context.run_config.items() if key.startswith(PREFIX)}
+    server = parse(ServerConfig, own, "run configuration, server")
+    labs = find_labs(Path(server.labs)) if server.labs else {}
+    serve(FlowerExchange(grid, list(labs)), values, server)
+
+
+def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: ServerConfig) -> None:
+    """Wait for the clients, then run the federation, or go on with it."""
+    config, folder = unflatten(values), Path(server.folder)
+    if holds_run(folder) and not server.resume:
+        raise InputError(f"{folder}: holds a run already; set server.resume=true to go on, or choose another folder")
+    patches = list_patches(Path(server.reference)) if server.reference else []
+    found = exchange.wait(server.clients, server.wait)
+    log.info("%d clients are connected: %s", len(found), ", ".join(found))
+    run_federation(exchange, config, folder, reference_set=[patch.read_image() for patch in patches] or None)
+    log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)

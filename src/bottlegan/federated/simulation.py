@@ -1,0 +1,174 @@
+"""A federation on one machine: labs that are there already, or labs that are drawn, and all of them in one process.
+
+Drawn labs are written as the files that a hospital would have, and read from there like theirs.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottlegan.config import document, load, to_json, to_toml
+from bottlegan.data.partition import Client as Dealt
+from bottlegan.data.partition import PartitionSpec, draw_partition
+from bottlegan.data.patches import MASK_ENDING, list_patches
+from bottlegan.data.synthetic import Tissue, draw_tissue
+from bottlegan.errors import ConfigError, InputError, MissingError
+from bottlegan.federated.client import LabConfig, open_client
+from bottlegan.federated.exchange import LocalExchange
+from bottlegan.federated.federation import FederationConfig, run_federation
+from bottlegan.federated.rounds import State
+from bottlegan.files import make_folder, write_text
+from bottlegan.progress import Progress, Silent
+from bottlegan.seeding import torch_stream
+from bottlegan.slides.image import Levels, from_batch, write_image
+from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, WIDE, Style, render
+
+LAB_FILE = "lab.toml"
+VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}
+
+
+@document
+class LabsConfig:
+    """The labs of a simulation: those in a folder, or so many of procedural tissue, in simulated styles."""
+
+    folder: Path | None = None
+    """One sub-folder a lab, with a lab.toml in it, relative to this document; without it, labs are drawn."""
+    reference: Path | None = None
+    """With `folder`: folder of the public reference set, which upload = "generators" needs."""
+    count: int = 4
+    train: int = 2
+    """Patches of each lab to train on."""
+    test: int = 2
+    """Patches of each lab to score on."""
+    size: int = 192
+    """Side of a patch in pixels."""
+    labeled: int = 2
+    """Labs with labels."""
+    windows: int = 6
+    """Labeled squares of patches in all."""
+    window_size: int = 128
+    reference_patches: int = 8
+    """Patches in the public reference set."""
+    variety: Literal["paper", "labs", "wide"] = "paper"
+    """How widely styles differ: as in the paper, as real labs do, or more than both."""
+
+
+@document
+class SimulationConfig(FederationConfig):
+    """A federation and its labs."""
+
+    labs: LabsConfig = LabsConfig()
+
+    @property
+    def federation(self) -> FederationConfig:
+        """What the federation is told; of the labs it knows nothing."""
+        return FederationConfig(**{each.name: getattr(self, each.name) for each in fields(FederationConfig)})
+
+
+def prepare_labs(
+    path: Path, config: SimulationConfig, out: Path, progress: Progress | None = None
+) -> tuple[dict[str, Path], list[Levels]]:
+    """Return the lab.toml of each lab by name, and the reference set: found beside `path`, or drawn below `out`."""
+    given = config.labs
+    if given.folder is not None:
+        public = None if given.reference is None else path.parent / given.reference
+        labs = find_labs(path.parent / given.folder)
+    else:
+        draw_labs(given, config.seed, out, progress or Silent())
+        labs, public = find_labs(out / "labs"), out / "reference"
+    return labs, [] if public is None else [patch.read_image() for patch in list_patches(public)]
+
+
+def find_labs(folder: Path) -> dict[str, Path]:
+    """Return the lab.toml of each lab below a folder, by the name of its sub-folder."""
+    if not folder.is_dir():
+        raise MissingError(f"{folder}: there is no such folder; check the path")
+    labs = {path.parent.name: path for path in sorted(folder.glob(f"*/{LAB_FILE}"))}
+    if not labs:
+        raise MissingError(f"{folder}: holds no lab; give each a sub-folder with a {LAB_FILE}")
+    return labs
+
+
+def run_local(
+    labs: Mapping[str, Path],
+    config: FederationConfig,
+    folder: Path,
+    *,
+    reference_set: Sequence[Levels] | None = None,
+    progress: Progress | None = None,
+) -> State:
+    """Run a federation of labs in this process, one after the other."""
+    exchange = LocalExchange({name: open_client(path).answer for name, path in labs.items()})
+    return run_federation(exchange, config, folder, reference_set=reference_set, progress=progress)
+
+
+def draw_labs(config: LabsConfig, seed: int, out: Path, progress: Progress) -> None:
+    """Write labs of procedural tissue to `out`/labs and the reference set to `out`/reference, unless they are there."""
+    drawn = out / "labs.json"
+    if drawn.exists():
+        if load(LabsConfig, drawn) != config:
+            raise InputError(f"{out}: holds other labs; choose another folder, or remove it")
+        return
+    spec = PartitionSpec(
+        clients=config.count,
+        train=config.train,
+        test=config.test,
+        reference=config.reference_patches,
+        labeled_clients=config.labeled,
+        windows=config.windows,
+        window_size=config.window_size,
+        most_windows=max(1, config.windows),
+        folds=1,
+        variety=VARIETIES[config.variety],
+    )
+    if config.window_size > config.size:
+        raise ConfigError(f"labs: a window of {config.window_size} px is larger than a patch of {config.size} px")
+    needed = config.count * (config.train + config.test) + config.reference_patches
+    names = [f"{index:04d}" for index in range(needed)]
+    partition = draw_partition(dict.fromkeys(names, (config.size, config.size)), spec, seed, fold=0)
+    tissues = {
+        name: draw_tissue(seed, int(name), config.size) for name in progress.track(names, "drawing tissue", needed)
+    }
+    make_folder(out / "reference")
+    for name in partition.reference:
+        write_image(out / "reference" / f"{name}.png", stain(tissues[name], REFERENCE, seed, name))
+    for client in partition.clients:
+        write_lab(out / "labs" / client.name, client, tissues, seed)
+    write_text(drawn, to_json(config))
+
+
+def write_lab(folder: Path, client: Dealt, tissues: Mapping[str, Tissue], seed: int) -> None:
+    """Write what one lab holds: images, labeled windows of them, test patches, and its lab.toml."""
+    for part in ("images", "labeled", "test") if client.labeled else ("images", "test"):
+        make_folder(folder / part)
+    images = {name: stain(tissues[name], client.style, seed, name) for name in (*client.train, *client.test)}
+    for name in client.train:
+        write_image(folder / "images" / f"{name}.png", images[name])
+    for row, window in enumerate(client.windows):
+        inside = np.s_[window.top : window.top + window.size, window.left : window.left + window.size]
+        mask = tissues[window.patch].epithelium.numpy()
+        write_patch(folder / "labeled", f"{row:02d}", images[window.patch][inside], mask[inside])
+    for name in client.test:
+        write_patch(folder / "test", name, images[name], tissues[name].epithelium.numpy())
+    lab = LabConfig(
+        images=(Path("images"),),
+        labeled=Path("labeled") if client.labeled else None,
+        test=Path("test"),
+        reference=Path("..", "..", "reference"),
+    )
+    write_text(folder / LAB_FILE, to_toml(lab))
+
+
+def stain(tissue: Tissue, style: Style, seed: int, name: str) -> Levels:
+    """Return a patch of tissue in a style, (H, W, 3), as a scanner would give it."""
+    return from_batch(render(tissue.concentration[None], style, torch_stream(seed, "noise", name)))[0]
+
+
+def write_patch(folder: Path, name: str, image: Levels, mask: NDArray[np.bool_]) -> None:
+    """Write an image, and its mask beside it."""
+    write_image(folder / f"{name}.png", np.ascontiguousarray(image))
+    write_image(folder / f"{name}{MASK_ENDING}.png", np.repeat(mask[..., None].astype(np.uint8) * 255, 3, axis=2))

@@ -1,0 +1,66 @@
+"""Random stain, as others augment training images: what BottleGAN's restaining is compared with.
+
+Both change crops (N, H, W, 3) of RGB levels, each crop in its own way.
+"""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from skimage.color import hed2rgb, lab2rgb, rgb2hed, rgb2lab
+
+Levels = NDArray[np.uint8]
+Array = NDArray[np.float64]
+
+JITTER = 0.2
+"""How far stain amounts vary in HED jitter, as a share of themselves and in absolute terms: the strong form of Tellez
+et al. 2018."""
+HED_UNIT = 0.15
+"""What a strong stain amounts to in scikit-image's HED space, in which the absolute part is measured."""
+
+
+def jitter_hed(crops: Levels, random: np.random.Generator, jitter: float = JITTER) -> Levels:
+    """Scale and shift the amounts of hematoxylin, eosin and DAB, unmixed with textbook stain vectors."""
+    amounts = rgb2hed(crops)
+    shape = (len(crops), 1, 1, 3)
+    scaled = amounts * random.uniform(1 - jitter, 1 + jitter, shape)
+    return _to_levels(hed2rgb(scaled + HED_UNIT * random.uniform(-jitter, jitter, shape)))
+
+
+@dataclass(frozen=True)
+class LabStatistics:
+    """How the colors of images are spread in CIE Lab: of each image the mean and the standard deviation, (N, 2, 3)."""
+
+    values: Array
+
+    @classmethod
+    def of(cls, images: Sequence[Levels]) -> "LabStatistics":
+        """Return those of some images: six numbers each, which a lab can share."""
+        found = [rgb2lab(image).reshape(-1, 3) for image in images]
+        return cls(np.stack([np.stack([each.mean(0), each.std(0)]) for each in found]))
+
+    def join(self, other: "LabStatistics") -> "LabStatistics":
+        """Return those of both sets of images."""
+        return LabStatistics(np.concatenate([self.values, other.values]))
+
+
+def draw_templates(crops: Levels, random: np.random.Generator, statistics: LabStatistics) -> Levels:
+    """Give each crop the color mean and deviation of a template drawn anew, as RandStainNA does (Shen et al. 2022).
+
+    A template's numbers are drawn from normal distributions fitted to those of all labs' images.
+    """
+    center, spread = statistics.values.mean(0), statistics.values.std(0)
+    drawn = random.normal(center, spread, (len(crops), 2, 3))[:, :, None, None]
+    colors = rgb2lab(crops)
+    mean, deviation = colors.mean((1, 2), keepdims=True), colors.std((1, 2), keepdims=True)
+    scale = np.maximum(drawn[:, 1], 0) / np.maximum(deviation, 1e-3)
+    with warnings.catch_warnings():
+        # A drawn template may hold colors that no screen can show; they are cut off, which is all it warns of.
+        warnings.filterwarnings("ignore", message="Conversion from CIE-LAB")
+        return _to_levels(lab2rgb((colors - mean) * scale + drawn[:, 0]))
+
+
+def _to_levels(images: Array) -> Levels:
+    return np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)

@@ -1,0 +1,89 @@
+"""FixMatch: a network learns from unlabeled images what it is sure of already (Sohn et al. 2020), pixel by pixel.
+
+Of each crop it sees a weak view, turned and mirrored only, and a strong one, with its colors distorted and a rectangle
+of another crop pasted in (CutMix). Where it is sure of the weak view, that is the truth of the strong one.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bottlegan.config import document
+from bottlegan.errors import ConfigError
+from bottlegan.losses import segmentation_loss
+from bottlegan.slides.image import Levels
+from bottlegan.training.segmentation import Labeled, SegmentationConfig, Vary, draw_crops, to_tensors
+
+
+@document
+class FixMatchConfig:
+    """How a network learns from images without labels."""
+
+    enabled: bool = False
+    threshold: float = 0.9
+    """Confidence from which on a pixel of the weak view counts."""
+    weight: float = 1.0
+    """Of the loss on unlabeled images beside that on labeled ones."""
+    jitter: float = 0.2
+    """How far brightness, contrast and saturation of the strong view may be off, as a share."""
+
+    def __post_init__(self) -> None:
+        """Check the shares."""
+        if not 0.5 <= self.threshold < 1 or self.weight < 0 or not 0 <= self.jitter < 1:
+            raise ConfigError("fixmatch: threshold must be from .5 to 1, weight at least 0, jitter from 0 to 1")
+
+
+def unlabeled_loss(
+    network: nn.Module,
+    given: Sequence[Levels],
+    config: FixMatchConfig,
+    segmentation: SegmentationConfig,
+    *,
+    vary: Vary,
+    random: np.random.Generator,
+) -> Tensor:
+    """Return the loss of the network on strong views of one batch of unlabeled crops, times its weight.
+
+    Both views get colors from `vary`, drawn apart: in another staining style, a view is all the stronger.
+    """
+    unknown = [Labeled(image, np.zeros(image.shape[:2], np.bool_)) for image in given]
+    crops, _ = draw_crops(unknown, segmentation, random)
+    weak, _ = to_tensors(vary(crops, random))
+    strong, _ = to_tensors(vary(crops, random))
+    with torch.no_grad():
+        logits = network(weak)
+    sure = (torch.sigmoid(logits.abs()) >= config.threshold).float()
+    pasted = draw_rectangles(len(crops), segmentation.crop, random)
+    strong = cut_mix(distort(strong, config.jitter, random), pasted)
+    truth, weight = cut_mix((logits > 0).float(), pasted), cut_mix(sure, pasted)
+    return config.weight * segmentation_loss("cross-entropy", network(strong), truth, weight)
+
+
+def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:
+    """Return images (N, 3, H, W), each with its own brightness, contrast and saturation."""
+    factors = torch.from_numpy(random.uniform(1 - jitter, 1 + jitter, (3, len(images), 1, 1, 1)).astype(np.float32))
+    brightness, contrast, saturation = factors
+    images = images * brightness
+    mean = images.mean(dim=(1, 2, 3), keepdim=True)
+    images = mean + contrast * (images - mean)
+    gray = images.mean(dim=1, keepdim=True)
+    return (gray + saturation * (images - gray)).clamp(0, 1)
+
+
+def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tensor:
+    """Return where each of `count` images gets a piece of the next one, (N, 1, side, side) bool: up to half of it."""
+    inside = torch.zeros(count, 1, side, side, dtype=torch.bool)
+    for row in range(count):
+        share = random.uniform(0.1, 0.5)
+        height = max(1, round(side * share ** random.uniform(0.2, 0.8)))
+        width = min(side, max(1, round(share * side * side / height)))
+        top, left = int(random.integers(side - height + 1)), int(random.integers(side - width + 1))
+        inside[row, :, top : top + height, left : left + width] = True
+    return inside
+
+
+def cut_mix(images: Tensor, inside: Tensor) -> Tensor:
+    """Return images (N, C, H, W) with a piece of the next one each, where `inside` (N, 1, H, W) says."""
+    return torch.where(inside, images.roll(1, dims=0), images)
