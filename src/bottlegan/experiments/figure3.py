@@ -29,7 +29,7 @@ def write_figure(runs: Sequence[Run], out: Path) -> Path:
         for title, metric in zip(COLUMNS, METRICS, strict=True)
     }
     path = out / "figure3.svg"
-    drawn = draw_curves(panels, "IOU, ECE and NLL over the rounds")
+    drawn = str(draw_curves(panels, "IOU, ECE and NLL over the rounds"))
     # In a page, a browser knows what an <svg> is; in a file of its own it has to be told.
     write_text(path, drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n")
     return path

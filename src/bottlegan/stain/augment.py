@@ -9,24 +9,26 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from skimage.color import hed2rgb, lab2rgb, rgb2hed, rgb2lab
+from skimage.color import hed_from_rgb, lab2rgb, rgb2lab, rgb_from_hed
 
 Levels = NDArray[np.uint8]
 Array = NDArray[np.float64]
 
 JITTER = 0.2
-"""How far stain amounts vary in HED jitter, as a share of themselves and in absolute terms: the strong form of Tellez
-et al. 2018."""
-HED_UNIT = 0.15
-"""What a strong stain amounts to in scikit-image's HED space, in which the absolute part is measured."""
+"""How far stain amounts vary in HED jitter, as a share of themselves and of a strong stain, whose density is 1: the
+strong form of Tellez et al. 2018."""
 
 
 def jitter_hed(crops: Levels, random: np.random.Generator, jitter: float = JITTER) -> Levels:
-    """Scale and shift the amounts of hematoxylin, eosin and DAB, unmixed with textbook stain vectors."""
-    amounts = rgb2hed(crops)
+    """Scale and shift the amounts of hematoxylin, eosin and DAB, unmixed with textbook stain vectors.
+
+    Amounts may be negative, as textbook vectors do not fit every lab; cutting them off would change the colors.
+    """
+    density = -np.log((crops.astype(np.float64) + 1) / 256)
+    amounts = density @ hed_from_rgb
     shape = (len(crops), 1, 1, 3)
-    scaled = amounts * random.uniform(1 - jitter, 1 + jitter, shape)
-    return _to_levels(hed2rgb(scaled + HED_UNIT * random.uniform(-jitter, jitter, shape)))
+    varied = amounts * random.uniform(1 - jitter, 1 + jitter, shape) + random.uniform(-jitter, jitter, shape)
+    return _to_levels((256 * np.exp(-(varied @ rgb_from_hed)) - 1) / 255)
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ the clients'."""
 WORST_CONDITION = 1000.0
 """Of a map of densities, above which it cannot be turned around."""
 
+FLAT = 0.2
+"""Contrast that such a map begins with."""
+
 
 @document
 class DistillConfig:
@@ -137,9 +140,11 @@ def fit_maps(styled: Tensor, content: Tensor) -> DensityMap:
         image = plane_normal(solved[None, :2])[0]
         matrix = frame.T @ torch.cat([solved[:2], image])
         bias = solved[2:] - across * image
-        if False:
-            # A style of no or of one color has no way back; the client's pixels decide what is made of it.
-            matrix, bias = torch.eye(3).to(matrix), torch.zeros(1, 3).to(bias)
+        if not torch.linalg.cond(matrix) < WORST_CONDITION:
+            # A style of no or of one color has no way back. It begins near that color, because a client that is far
+            # off pulls at the layers that all share.
+            matrix = FLAT * torch.eye(3).to(matrix)
+            bias = (wanted - FLAT * given).mean(0, keepdim=True)
         maps.append(DensityMap(matrix[None], bias, (), normalizes=False).inverse())
     return join(maps)
 
