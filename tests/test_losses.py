@@ -5,12 +5,14 @@ from torch import Tensor
 
 from bottlegan.losses import (
     Adversarial,
+    Segmentation,
     critic_loss,
     cycle_loss,
     deception_loss,
     gradient_penalty,
     identity_loss,
     profile_distance,
+    segmentation_loss,
 )
 
 REAL = torch.tensor([2.0, 0.5, -1.0]).reshape(3, 1, 1, 1)
@@ -104,3 +106,35 @@ def test_profile_distance_pulls_quantiles_to_those_they_are_matched_with() -> No
     profile_distance(profiles, torch.tensor([[[0.0, 1.0]]]), torch.tensor([[0]])).sum().backward()
     assert profiles.grad is not None
     assert profiles.grad.flatten().tolist() == [0.5, -0.5]
+
+
+LOGITS = torch.tensor([2.0, -1.0, 0.5]).reshape(1, 1, 1, 3)
+TRUTH = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
+SURPRISE = torch.log1p(torch.exp(torch.tensor([-2.0, -1.0, 0.5])))
+SHARE = torch.sigmoid(LOGITS).flatten()
+DICE = 1 - (2 * SHARE[0] + 1) / (SHARE.sum() + 2)
+
+
+@pytest.mark.parametrize(
+    ("form", "expected"),
+    [
+        ("cross-entropy", SURPRISE.mean()),
+        ("focal", ((1 - torch.exp(-SURPRISE)) ** 2 * SURPRISE).mean()),
+        ("dice-ce", SURPRISE.mean() + DICE),
+    ],
+)
+def test_segmentation_loss_by_hand(form: Segmentation, expected: Tensor) -> None:
+    assert segmentation_loss(form, LOGITS, TRUTH).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+def test_pixels_without_weight_do_not_count_but_the_mean_stays_over_all() -> None:
+    weight = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
+    assert segmentation_loss("cross-entropy", LOGITS, TRUTH, weight).item() == pytest.approx(SURPRISE[0].item() / 3)
+    nothing = segmentation_loss("dice-ce", LOGITS, TRUTH, torch.zeros_like(weight))
+    assert nothing.item() == pytest.approx(0)
+
+
+@pytest.mark.parametrize("form", ["cross-entropy", "focal", "dice-ce"])
+def test_a_perfect_segmentation_costs_nothing_and_no_epithelium_is_no_fault(form: Segmentation) -> None:
+    for truth in (TRUTH, torch.zeros_like(TRUTH), torch.ones_like(TRUTH)):
+        assert segmentation_loss(form, 200 * truth - 100, truth).item() == pytest.approx(0, abs=1e-6)

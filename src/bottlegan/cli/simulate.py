@@ -24,7 +24,7 @@ def simulate(
 ) -> None:
     """Train one segmentation network over many labs, on this machine: phase 1, then the rounds of phase 2.
 
-    The labs are folders that hold a lab.toml each or, without any, drawn. Both engines give the same network.
+    The labs are folders that hold a lab.toml each or, without any, drawn.
 
     Example: bottlegan simulate configs/simulate.toml --out run
     """

@@ -90,7 +90,7 @@ def make_run(which: tuple[str, int, int], scale: Scale, data: Path | None, out: 
     reference = summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
     labs = build_labs(method, config, world.labs(method.stained), model, reference)
     checkpoint = run_path(out, *which).with_suffix(".safetensors")
-    started = time.perf_counter()
+    started = time.process_time()
     states = [
         run_rounds(LocalExchange(answers), examples, plan, path)
         for answers, examples, plan, path in arrange(method, config, labs, seed, checkpoint)
@@ -99,7 +99,7 @@ def make_run(which: tuple[str, int, int], scale: Scale, data: Path | None, out: 
     uploads = config.rounds if method.together == "federated" else 0
     run = replace(
         run,
-        seconds=time.perf_counter() - started,
+        seconds=time.process_time() - started,
         phase1_seconds=phase1_seconds if method.mode != "plain" else 0.0,
         bytes_up=uploads * count_bytes(states[0].weights) + (4 * model.codes.size if method.mode != "plain" else 0),
         commit=find_commit(),
@@ -114,7 +114,7 @@ def obtain_styles(world: World, out: Path) -> tuple[BottleGAN, float]:
     """Return the global BottleGAN of phase 1 in mode `code`, and its seconds; it is kept for the other rows."""
     path = out / "runs" / f"styles-seed{world.partition.seed}-fold{world.partition.fold}.safetensors"
     if not path.exists():
-        started = time.perf_counter()
+        started = time.process_time()
         prior = BottleGAN.load(PRIOR)
         config, seed = Phase1Config(), world.partition.seed
         sent = {
@@ -122,7 +122,7 @@ def obtain_styles(world: World, out: Path) -> tuple[BottleGAN, float]:
             for each in world.labs("own")
         }
         model = assemble(sent, config, reference_set=None, prior=prior, seed=seed)
-        save_model(model, path, {"seconds": time.perf_counter() - started})
+        save_model(model, path, {"seconds": time.process_time() - started})
     return BottleGAN.load(path), float(read_document(path).record["seconds"])
 
 

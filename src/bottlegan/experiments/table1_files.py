@@ -42,7 +42,7 @@ class Run:
     """Over the test patches of the labs that contributed no labels."""
     curve: tuple[Point, ...] = ()
     seconds: float = 0.0
-    """Of phase 2, on one core."""
+    """Of phase 2, that the processor was at it: what it takes on one core that has nothing else to do."""
     phase1_seconds: float = 0.0
     bytes_up: int = 0
     """That a lab which trains in every round uploads in all."""
@@ -105,7 +105,8 @@ _LEGEND = (
     "Mean ± standard deviation over runs (seeds and folds). IOU of the epithelium, ECE (40 bins) and NLL over all",
     "pixels of all labs' test patches, each lab's in its own stain. No labs: the same IOU over labs that contributed",
     "no labels. MB up: what a lab that trains in every round uploads in all. Local only: each lab with labels trains",
-    "and is tested alone, so its scores are of those labs only. Pooled: not federated, as many steps in all.",
+    "and is tested alone, so its scores are of those labs only. Pooled: not federated, as many steps in all. Seconds:",
+    "of processor time, on one core, scoring included.",
 )
 
 
