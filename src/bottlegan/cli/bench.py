@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from rich.console import Console
@@ -79,6 +79,26 @@ def normalize(
     figures = bench_normalize(size, repeats, TerminalProgress())
     _write(figures, json_file)
     _show_speed(figures, Console())
+
+
+@bench.command()
+def federation(
+    data: DataOption = None,
+    json_file: JsonOption = None,
+    clients: Annotated[int, typer.Option(help="Labs in the rounds.")] = 20,
+    scale: Annotated[
+        Literal["smoke", "cpu"], typer.Option(help="Labs of phase 1: few of procedural tissue, or those of Table 1.")
+    ] = "cpu",
+) -> None:
+    """Measure phase 1, restaining in every batch, and Flower's rounds beside a plain loop.
+
+    Example: bottlegan bench federation --data peso/ --json bench.json
+    """
+    from bottlegan.experiments.bench_federation import bench_federation
+
+    figures = bench_federation(scale, data, clients, TerminalProgress())
+    _write(figures, json_file)
+    typer.echo(json.dumps(figures, indent=2))
 
 
 def _write(figures: "dict[str, Json]", json_file: Path | None) -> None:

@@ -64,7 +64,7 @@ def train_together(
         )
         members = {each.style.name: hold(each, way, config, model, k % 2 == 0) for k, each in enumerate(labs)}
         exchange = LocalExchange({name: partial(answer, lab, config) for name, lab in members.items()})
-        examples = {name: lab.examples(config) for name, lab in members.items()}
+        examples = {name: len(lab.labeled) for name, lab in members.items()}
         server = RoundsConfig(least=1, evaluate_every=max(1, rounds // 8))
         plan = Plan(config, StrategyConfig(), server, seed)
         label = f"phase 2: {way.name}"

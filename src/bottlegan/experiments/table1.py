@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -84,7 +84,7 @@ def make_run(which: tuple[str, int, int], scale: Scale, data: Path | None, out: 
     """Train one row with one seed and fold, score it, and write it down."""
     key, seed, fold = which
     method = next(each for each in METHODS if each.key == key)
-    world = draw_world(scale, data, seed, fold)
+    world = recall_world(scale, data, seed, fold)
     model, phase1_seconds = obtain_styles(world, out)
     config = plan_training(method, scale)
     reference = summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
@@ -110,6 +110,12 @@ def make_run(which: tuple[str, int, int], scale: Scale, data: Path | None, out: 
     return run
 
 
+@lru_cache(maxsize=1)
+def recall_world(scale: Scale, data: Path | None, seed: int, fold: int) -> World:
+    """Return the labs of a seed and fold, which several rows in a row have in common."""
+    return draw_world(scale, data, seed, fold)
+
+
 def obtain_styles(world: World, out: Path) -> tuple[BottleGAN, float]:
     """Return the global BottleGAN of phase 1 in mode `code`, and its seconds; it is kept for the other rows."""
     path = out / "runs" / f"styles-seed{world.partition.seed}-fold{world.partition.fold}.safetensors"
@@ -126,13 +132,18 @@ def obtain_styles(world: World, out: Path) -> tuple[BottleGAN, float]:
     return BottleGAN.load(path), float(read_document(path).record["seconds"])
 
 
-Setup = tuple[Mapping[str, Callable[[Request], Reply]], Mapping[str, int], Plan, Path | None]
+Examples = Mapping[str, int] | Callable[[int], Mapping[str, int]]
+Setup = tuple[Mapping[str, Callable[[Request], Reply]], Examples, Plan, Path | None]
 
 
 def arrange(method: Method, config: Phase2Config, labs: dict[str, Lab], seed: int, checkpoint: Path) -> list[Setup]:
     """Return who trains with whom: one federation or, where labs stay alone, one for each that has labels."""
     answers = {name: partial(answer, lab, config) for name, lab in labs.items()}
-    examples = {name: lab.examples(config) for name, lab in labs.items()}
+    labeled = {name: len(lab.labeled) for name, lab in labs.items()}
+
+    def examples(number: int) -> dict[str, int]:
+        return {name: lab.examples(config, number) for name, lab in labs.items()}
+
     # What FedBN keeps at the labs is not in a checkpoint of the server.
     saved = None if method.local_normalization else checkpoint
     plan = Plan(config, method.strategy, ROUNDS, seed)
@@ -144,7 +155,7 @@ def arrange(method: Method, config: Phase2Config, labs: dict[str, Lab], seed: in
             last = replace(plan, rounds=replace(ROUNDS, evaluate_every=config.rounds))
             path = checkpoint.with_suffix
             return [
-                ({name: answers[name]}, {name: examples[name]}, last, path(f".{name}.safetensors")) for name in alone
+                ({name: answers[name]}, {name: labeled[name]}, last, path(f".{name}.safetensors")) for name in alone
             ]
         case "pooled":
             return [(*pool(labs, config), Plan(spread_steps(config, labs), method.strategy, ROUNDS, seed), saved)]

@@ -136,9 +136,16 @@ class Lab:
         self.unlabeled = [prepare(image) for image in self.unlabeled]
         self.test = [Labeled(present(each.image), each.mask) for each in self.test]
 
-    def examples(self, config: Phase2Config) -> int:
-        """Return how many images it trains on: those with labels or, with FixMatch, all if it has none."""
-        return len(self.labeled) or (len(self.unlabeled) if config.fixmatch.enabled else 0)
+    def examples(self, config: Phase2Config, round_number: int) -> int:
+        """Return how many images it trains on in a round."""
+        return count_examples(config, len(self.labeled), len(self.unlabeled), round_number)
+
+
+def count_examples(config: Phase2Config, labeled: int, unlabeled: int, round_number: int) -> int:
+    """Return how many images a lab trains on in a round: those with labels or, with FixMatch, all if it has none."""
+    if labeled or not config.fixmatch.enabled:
+        return labeled
+    return unlabeled if round_number > config.fixmatch.warm_up * config.rounds else 0
 
 
 def initial_weights(config: Phase2Config, seed: int) -> Weights:
@@ -176,16 +183,13 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
 
 
 def round_loss(lab: Lab, network: Segmenter, config: Phase2Config, random: np.random.Generator) -> Tensor:
-    """Return the loss of one step: of labeled crops, of unlabeled ones, or of both."""
-    parts = []
+    """Return the loss of one step: of labeled crops or, at a lab without labels, of what FixMatch makes of its images."""
+    vary = lab.staining.vary
     if lab.labeled:
-        parts.append(labeled_loss(network, lab.labeled, config.training, lab.staining.vary, random))
+        return labeled_loss(network, lab.labeled, config.training, vary, random)
     if config.fixmatch.enabled and lab.unlabeled:
-        vary, fixmatch = lab.staining.vary, config.fixmatch
-        parts.append(unlabeled_loss(network, lab.unlabeled, fixmatch, config.training, vary=vary, random=random))
-    if not parts:
-        raise InputError(f"{lab.name} has nothing to train on; give it labels, or enable fixmatch")
-    return torch.stack(parts).sum()
+        return unlabeled_loss(network, lab.unlabeled, config.fixmatch, config.training, vary=vary, random=random)
+    raise InputError(f"{lab.name} has nothing to train on; give it labels, or enable fixmatch")
 
 
 def learning_rate(config: Phase2Config, round_number: int) -> float:

@@ -20,7 +20,7 @@ from bottlegan.errors import FederationError, InputError
 from bottlegan.federated.client import LABELED, TEST, UNLABELED, VERDICT, VERDICTS
 from bottlegan.federated.exchange import Absence, Exchange, Reply, Request
 from bottlegan.federated.phase1 import UploadStore, assemble, expected_shapes
-from bottlegan.federated.phase2 import Phase2Config
+from bottlegan.federated.phase2 import Phase2Config, count_examples
 from bottlegan.federated.validation import find_bad_number, find_fault
 from bottlegan.files import write_text
 from bottlegan.models.files import PRIOR, read_document, save_model
@@ -47,9 +47,9 @@ class Member:
     styles: str = ""
     """Digest of the styles that it was given last."""
 
-    def examples(self, config: Phase2Config) -> int:
-        """Return how many images it trains on: those with labels or, with FixMatch, all if it has none."""
-        return self.labeled or (self.unlabeled if config.fixmatch.enabled else 0)
+    def examples(self, config: Phase2Config, round_number: int) -> int:
+        """Return how many images it trains on in a round."""
+        return count_examples(config, self.labeled, self.unlabeled, round_number)
 
 
 @document
@@ -79,8 +79,8 @@ class Roster:
         self.left_out: dict[str, str] = {}
         """Clients that could not join, and why. They are asked again once they have been away, or by a resumed run."""
 
-    def update(self) -> dict[str, int]:
-        """Take in who is new, and return how many images each client trains on that can take part now."""
+    def update(self, round_number: int) -> dict[str, int]:
+        """Take in who is new, and return how many images each client trains on that can take part in a round."""
         present = self.wait()
         self.left_out = {name: reason for name, reason in self.left_out.items() if name in present}
         self.join([name for name in present if name not in self.members.clients])
@@ -92,7 +92,9 @@ class Roster:
             known = self.uploads.names()
             self.deliver([name for name in joined if name in known], digest)
         members = self.members.clients.items()
-        ready = {name: each.examples(self.config.phase2) for name, each in members if each.styles == digest}
+        ready = {
+            name: each.examples(self.config.phase2, round_number) for name, each in members if each.styles == digest
+        }
         if sum(ready.get(name, 0) > 0 for name in present) < self.config.rounds.least:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(self.left_out.items())[:4])
             raise FederationError(

@@ -73,13 +73,14 @@ class State:
 
 def run_rounds(
     exchange: Exchange,
-    examples: Examples | Callable[[], Examples],
+    examples: Examples | Callable[[int], Examples],
     plan: Plan,
     checkpoint: Path | None = None,
     progress: Progress | None = None,
+    *,
     label: str = "rounds",
 ) -> State:
-    """Train for all rounds with the clients in `examples`, or in what it returns before each round.
+    """Train for all rounds with the clients in `examples`, or in what it returns for each round.
 
     With a `checkpoint`, the run is saved there after every round, and goes on from there if it exists.
     """
@@ -87,7 +88,7 @@ def run_rounds(
     state = begin(plan, checkpoint)
     numbers = range(state.finished + 1, plan.phase2.rounds + 1)
     for number in progress.track(numbers, label, len(numbers)):
-        members = examples() if callable(examples) else examples
+        members = examples(number) if callable(examples) else examples
         record = run_round(exchange, members, plan, state, number)
         progress.event("round", number=number, left_out=dict(record.left_out), scores=dict(record.scores))
         state.finished, state.history = number, replace(state.history, rounds=(*state.history.rounds, record))

@@ -22,17 +22,17 @@ class FixMatchConfig:
     """How a network learns from images without labels."""
 
     enabled: bool = False
+    warm_up: float = 0.3
+    """Share of the rounds before it begins: what a network is sure of that knows nothing yet is wrong."""
     threshold: float = 0.9
     """Confidence from which on a pixel of the weak view counts."""
-    weight: float = 1.0
-    """Of the loss on unlabeled images beside that on labeled ones."""
     jitter: float = 0.2
     """How far brightness, contrast and saturation of the strong view may be off, as a share."""
 
     def __post_init__(self) -> None:
         """Check the shares."""
-        if not 0.5 <= self.threshold < 1 or self.weight < 0 or not 0 <= self.jitter < 1:
-            raise ConfigError("fixmatch: threshold must be from .5 to 1, weight at least 0, jitter from 0 to 1")
+        if not 0.5 <= self.threshold < 1 or not 0 <= self.jitter < 1 or not 0 <= self.warm_up < 1:
+            raise ConfigError("fixmatch: threshold must be from .5 to 1, jitter and warm_up from 0 to 1")
 
 
 def unlabeled_loss(
@@ -44,7 +44,7 @@ def unlabeled_loss(
     vary: Vary,
     random: np.random.Generator,
 ) -> Tensor:
-    """Return the loss of the network on strong views of one batch of unlabeled crops, times its weight.
+    """Return the loss of the network on strong views of one batch of unlabeled crops.
 
     Both views get colors from `vary`, drawn apart: in another staining style, a view is all the stronger.
     """
@@ -58,7 +58,7 @@ def unlabeled_loss(
     pasted = draw_rectangles(len(crops), segmentation.crop, random)
     strong = cut_mix(distort(strong, config.jitter, random), pasted)
     truth, weight = cut_mix((logits > 0).float(), pasted), cut_mix(sure, pasted)
-    return config.weight * segmentation_loss("cross-entropy", network(strong), truth, weight)
+    return segmentation_loss("cross-entropy", network(strong), truth, weight)
 
 
 def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:

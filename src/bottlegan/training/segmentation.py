@@ -31,7 +31,7 @@ COLDEST, HOTTEST = 0.2, 5.0
 class SegmentationConfig:
     """How a network is trained between two exchanges of its weights."""
 
-    steps: int = 8
+    steps: int = 6
     """Steps in a round."""
     batch: int = 2
     crop: int = 128

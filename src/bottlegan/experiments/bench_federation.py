@@ -1,0 +1,164 @@
+"""What federating costs: phase 1, restaining in each batch, and Flower's rounds beside a plain loop."""
+
+import json
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import torch
+from safetensors.torch import save
+
+from bottlegan.experiments.paired import Scale
+from bottlegan.experiments.world import World, draw_world
+from bottlegan.federated.client import open_client
+from bottlegan.federated.federation import LOG, FederationConfig
+from bottlegan.federated.phase1 import Phase1Config, Upload, assemble, contribute
+from bottlegan.federated.phase2 import (
+    Lab,
+    Phase2Config,
+    Staining,
+    average,
+    initial_weights,
+    restain_randomly,
+    train_round,
+)
+from bottlegan.federated.rounds import RoundsConfig
+from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs, run_local
+from bottlegan.federated.simulation_flower import run as run_flower
+from bottlegan.models.files import PRIOR
+from bottlegan.models.paradigms import BottleGAN
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.progress import Json, Progress, Silent
+from bottlegan.training.segmentation import Labeled
+
+ROUNDS = 8
+SEED = 0
+WARM, TIMED = 20, 20
+"""Rounds of one lab before, and while, its steps are timed."""
+
+
+def bench_federation(
+    scale: Scale = "cpu", data: Path | None = None, clients: int = 20, progress: Progress | None = None
+) -> dict[str, Json]:
+    """Return seconds, bytes and ratios; never to be run beside anything else.
+
+    Args:
+        scale: What labs phase 1 is run with: `cpu` for those of Table 1, `smoke` for few and small ones.
+        data: Folder of PESO patches.
+        clients: Labs in the rounds, which are of procedural tissue.
+        progress: Where to report progress.
+    """
+    progress = progress or Silent()
+    torch.set_num_threads(1)
+    world = draw_world(scale, data, SEED, 0)
+    uploads: tuple[Upload, ...] = ("code", "generators")
+    measured = {upload: bench_uploads(world, upload, progress) for upload in uploads}
+    figures: dict[str, Json] = {"clients": clients, "cores": os.cpu_count()}
+    figures |= {f"phase1_{upload}": figure for upload, (figure, _) in measured.items()}
+    figures["staining"] = bench_staining(world, measured["code"][1])
+    figures["rounds"] = bench_rounds(clients, progress)
+    return figures
+
+
+def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dict[str, Json], BottleGAN]:
+    """Return what phase 1 takes, with one lab after the other, and the model that comes of it."""
+    config, reference_set, prior = Phase1Config(upload=upload), world.reference_set(), BottleGAN.load(PRIOR)
+    labs = world.labs("own")
+    started = time.perf_counter()
+    sent = {
+        lab.name: contribute(lab.train, config, reference_set=reference_set, prior=prior, seed=SEED).arrays
+        for lab in progress.track(labs, f"phase 1, {upload}", len(labs))
+    }
+    clients = time.perf_counter() - started
+    model = assemble(sent, config, reference_set=reference_set, prior=prior, seed=SEED)
+    total = time.perf_counter() - started
+    return {
+        "labs": len(labs),
+        "seconds_clients": clients,
+        "seconds_server": total - clients,
+        "minutes": total / 60,
+        "bytes_up": max(len(save(arrays)) for arrays in sent.values()),
+    }, model
+
+
+def bench_staining(world: World, model: BottleGAN) -> dict[str, Json]:
+    """Return what share of a lab's training its stain takes: normalizing once, and restaining in every batch."""
+    config = Phase2Config(mode="restain")
+    given = next(lab for lab in world.labs("own") if lab.labeled)
+    normalizer = Normalizer.from_model(model, given.name)
+    started = time.perf_counter()
+    labeled = [Labeled(normalizer(each.image), each.mask) for each in given.labeled]
+    once = time.perf_counter() - started
+    plain = time_step(Lab(given.name, labeled, [], []), config)
+    restained = time_step(Lab(given.name, labeled, [], [], Staining(vary=restain_randomly(model, 1.0))), config)
+    whole = config.rounds * config.training.steps * restained + once
+    added = config.rounds * config.training.steps * max(0.0, restained - plain) + once
+    return {
+        "step_ms": 1000 * plain,
+        "restained_step_ms": 1000 * restained,
+        "normalizing_seconds": once,
+        "share": added / whole,
+    }
+
+
+def time_step(lab: Lab, config: Phase2Config) -> float:
+    """Return the median seconds of a training step, after enough of them to have seen most colors."""
+    weights, seconds = initial_weights(config, SEED), []
+    for number in range(1, WARM + TIMED + 1):
+        started = time.perf_counter()
+        train_round(lab, weights, config, number, SEED)
+        seconds.append((time.perf_counter() - started) / config.training.steps)
+    return median(seconds[WARM:])
+
+
+def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
+    """Return the median seconds of a round: in a plain loop, through our exchange, and in Flower's simulation engine.
+
+    The plain loop averages by hand, without messages, checks or checkpoints; one core does it, so that one worker of
+    Flower's is what it compares with.
+    """
+    drawn = LabsConfig(count=clients, train=1, test=1, labeled=clients, windows=2 * clients, size=320, window_size=300)
+    rounds = RoundsConfig(evaluate_every=ROUNDS)
+    config = FederationConfig(seed=SEED, phase2=Phase2Config(mode="plain", rounds=ROUNDS), rounds=rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        draw_labs(drawn, SEED, out, progress)
+        labs = find_labs(out / "labs")
+        plain = time_plain_loop(labs, config)
+        run_local(labs, config, out / "local")
+        run_flower(labs, config, out / "one", workers=1)
+        run_flower(labs, config, out / "all")
+        local, one, every = (time_rounds(out / name) for name in ("local", "one", "all"))
+    return {
+        "plain_loop": plain,
+        "local": local,
+        "flower_one_worker": one,
+        "flower_all_cores": every,
+        "local_ratio": local / plain,
+        "flower_ratio": one / plain,
+        "flower_all_cores_ratio": every / plain,
+    }
+
+
+def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float:
+    """Return the median seconds of a round in which each lab trains, and their weights are averaged."""
+    members = {name: open_client(path).open_lab(config.phase2) for name, path in labs.items()}
+    shares = {name: float(len(lab.labeled)) for name, lab in members.items()}
+    weights, seconds = initial_weights(config.phase2, SEED), []
+    for number in range(1, ROUNDS):
+        started = time.perf_counter()
+        replies = {name: train_round(lab, weights, config.phase2, number, SEED) for name, lab in members.items()}
+        weights = average(replies, shares)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def time_rounds(folder: Path) -> float:
+    """Return the median seconds between two rounds in a run's log, but for the last, which is scored."""
+    lines = [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()]
+    ends = [line["time"] for line in lines if line["kind"] == "round"]
+    return median(after - before for before, after in pairwise(ends[:-1]))
