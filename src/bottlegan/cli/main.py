@@ -17,6 +17,9 @@ from bottlegan.cli.simulate import simulate
 from bottlegan.cli.train import train
 from bottlegan.errors import FederationError, InputError
 
+FEDERATED = ("flwr", "ray", "cryptography")
+"""Packages of the extra of that name, which federations need and nothing else does."""
+
 app = typer.Typer(
     name="bottlegan",
     help="Every lab's staining style, learned together without sharing a pixel.",
@@ -58,6 +61,12 @@ def main() -> None:
         app()
     except InputError as error:
         _say(error)
+        sys.exit(2)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").split(".")[0]
+        if package not in FEDERATED:
+            raise
+        _say(InputError(f"{package} is not installed; pip install 'bottlegan[federated]'"))
         sys.exit(2)
     except FederationError as error:
         # Neither the user's fault nor ours: clients did not do their part.

@@ -40,7 +40,7 @@ class DemoConfig:
     """Patches in the reference set."""
     size: int = 448
     """Side of a patch in pixels."""
-    rounds: int = 40
+    rounds: int = 50
     """Rounds of phase 2."""
     seed: int = 0
 

@@ -60,7 +60,7 @@ def train_together(
             mode=way.mode,
             rounds=rounds,
             segmenter=SegmenterConfig(width=8),
-            training=SegmentationConfig(steps=3, batch=4, crop=96),
+            training=SegmentationConfig(steps=4, batch=4, crop=96, learning_rate=0.005),
         )
         members = {each.style.name: hold(each, way, config, model, k % 2 == 0) for k, each in enumerate(labs)}
         exchange = LocalExchange({name: partial(answer, lab, config) for name, lab in members.items()})

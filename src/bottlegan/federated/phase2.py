@@ -142,10 +142,14 @@ class Lab:
 
 
 def count_examples(config: Phase2Config, labeled: int, unlabeled: int, round_number: int) -> int:
-    """Return how many images a lab trains on in a round: those with labels or, with FixMatch, all if it has none."""
+    """Return how many images a lab trains on in a round: those with labels or, with FixMatch, any if it has none.
+
+    It is what the lab weighs in the average; an unlabeled image may count for less than a labeled one.
+    """
     if labeled or not config.fixmatch.enabled:
         return labeled
-    return unlabeled if round_number > config.fixmatch.warm_up * config.rounds else 0
+    begun = round_number > config.fixmatch.warm_up * config.rounds
+    return math.ceil(config.fixmatch.weight * unlabeled) if begun else 0
 
 
 def initial_weights(config: Phase2Config, seed: int) -> Weights:
@@ -183,7 +187,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
 
 
 def round_loss(lab: Lab, network: Segmenter, config: Phase2Config, random: np.random.Generator) -> Tensor:
-    """Return the loss of one step: of labeled crops or, at a lab without labels, of what FixMatch makes of its images."""
+    """Return the loss of one step: of labeled crops or, at a lab without labels, of FixMatch."""
     vary = lab.staining.vary
     if lab.labeled:
         return labeled_loss(network, lab.labeled, config.training, vary, random)

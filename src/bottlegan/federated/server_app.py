@@ -29,6 +29,7 @@ from bottlegan.federated.validation import printable
 from bottlegan.models.style_codes import check_name
 
 PREFIX = "server."
+UNNAMED = "node-"
 POLL_SECONDS = 1.0
 PARTITION_DEADLINE = 120.0
 log = logging.getLogger(__name__)
@@ -72,11 +73,12 @@ class FlowerExchange:
         """Return the names of the nodes that are connected now."""
         found = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
         if self.partitions:
-            found = self._name_partitions(found)
+            found = self._name_partitions(list(found))
         counts = Counter(found.values())
         # The number of a node stays the same for as long as its key does, so such a name is stable too.
         self.nodes = {
-            name if counts[name] == 1 and _is_name(name) else f"node-{number}": number for number, name in found.items()
+            name if counts[name] == 1 and _is_name(name) else f"{UNNAMED}{number}": number
+            for number, name in found.items()
         }
         return sorted(self.nodes)
 
@@ -144,18 +146,21 @@ class FlowerExchange:
             return Absence(printable(found[0].error.reason or f"error {found[0].error.code}"))
         return found[0] if found else None
 
-    def _name_partitions(self, found: Mapping[int, str]) -> dict[int, str]:
-        """Return the name of each node of a simulation, asking those for their partition that have not said yet."""
+    def _name_partitions(self, found: Sequence[int]) -> dict[int, str]:
+        """Return the nodes of a simulation whose lab is known, asking those for it that have not said yet."""
         unknown = [number for number in found if number not in self._partition_names]
         messages = {str(number): Message(RecordDict(), number, PARTITION_TYPE) for number in unknown}
         for number, reply in self._send_and_receive(messages, PARTITION_DEADLINE).items():
             partition = unpack_partition(reply.content) if isinstance(reply, Message) else None
             if partition is not None and partition < len(self.partitions):
                 self._partition_names[int(number)] = self.partitions[partition]
-        return {number: self._partition_names.get(number, name) for number, name in found.items()}
+        return {number: self._partition_names[number] for number in found if number in self._partition_names}
 
 
 def _is_name(name: str) -> bool:
+    """Whether a node can be called what it was registered as, and not be taken for one without a name."""
+    if name.startswith(UNNAMED):
+        return False
     try:
         check_name(name)
     except InputError:

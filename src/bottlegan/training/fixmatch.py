@@ -22,17 +22,20 @@ class FixMatchConfig:
     """How a network learns from images without labels."""
 
     enabled: bool = False
-    warm_up: float = 0.3
+    warm_up: float = 0.5
     """Share of the rounds before it begins: what a network is sure of that knows nothing yet is wrong."""
     threshold: float = 0.9
     """Confidence from which on a pixel of the weak view counts."""
+    weight: float = 0.5
+    """What an unlabeled image counts for beside a labeled one, when weights are averaged."""
     jitter: float = 0.2
     """How far brightness, contrast and saturation of the strong view may be off, as a share."""
 
     def __post_init__(self) -> None:
         """Check the shares."""
-        if not 0.5 <= self.threshold < 1 or not 0 <= self.jitter < 1 or not 0 <= self.warm_up < 1:
-            raise ConfigError("fixmatch: threshold must be from .5 to 1, jitter and warm_up from 0 to 1")
+        shares = (self.jitter, self.warm_up)
+        if not 0.5 <= self.threshold < 1 or self.weight <= 0 or not all(0 <= share < 1 for share in shares):
+            raise ConfigError("fixmatch: threshold must be .5 to 1, weight above 0, jitter and warm_up 0 to 1")
 
 
 def unlabeled_loss(
@@ -57,7 +60,11 @@ def unlabeled_loss(
     sure = (torch.sigmoid(logits.abs()) >= config.threshold).float()
     pasted = draw_rectangles(len(crops), segmentation.crop, random)
     strong = cut_mix(distort(strong, config.jitter, random), pasted)
-    truth, weight = cut_mix((logits > 0).float(), pasted), cut_mix(sure, pasted)
+    found = (logits > 0).float()
+    # A lab without labels has nothing that would hold against it: told "no epithelium" often enough, the network would
+    # find none anywhere. Crops in which it is sure of some tell it where there is none just as well.
+    sure = sure * (sure * found).amax(dim=(1, 2, 3), keepdim=True)
+    truth, weight = cut_mix(found, pasted), cut_mix(sure, pasted)
     return segmentation_loss("cross-entropy", network(strong), truth, weight)
 
 
