@@ -13,6 +13,7 @@ happens at each: once, before training (`prepare`); anew in each batch (`vary`);
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -103,8 +104,12 @@ def stain_with(config: Phase2Config, model: BottleGAN | None, own: str | None) -
     return Staining(normalizer, vary, normalizer if config.mode == "normalize" else keep)
 
 
+@lru_cache(maxsize=1)
 def restain_randomly(model: BottleGAN, share: float) -> Vary:
-    """Return what brings a share of reference-stained crops to styles drawn anew for each, through tables."""
+    """Return what brings a share of reference-stained crops to styles drawn anew for each, through tables.
+
+    Labs in one process, as in a simulation, share the tables of a model: each may take 64 MB.
+    """
     styles = [Normalizer.from_model(model, name) for name in model.codes.names]
 
     def vary(crops: Levels, random: np.random.Generator) -> Levels:
