@@ -30,9 +30,12 @@ from bottlegan.files import make_folder, write_text
 from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.files import PRIOR, read_document, save_model
 from bottlegan.models.paradigms import BottleGAN
+from bottlegan.models.segmenter import Segmenter
 from bottlegan.progress import Progress, Silent
+from bottlegan.seeding import numpy_stream
 from bottlegan.slides.image import to_batch
 from bottlegan.stain.macenko import summarize_reference
+from bottlegan.training.segmentation import Labeled, calibrate
 
 SEEDS = 2
 FOLDS = 3
@@ -96,6 +99,8 @@ def make_run(which: tuple[str, int, int], scale: Scale, data: Path | None, out: 
         for answers, examples, plan, path in arrange(method, config, labs, seed, checkpoint)
     ]
     run = summarize(method, which, labs, states, config)
+    if method.together == "federated" and not method.local_normalization:
+        run = scale_temperature(run, world, labs, states[0].weights, config)
     uploads = config.rounds if method.together == "federated" else 0
     run = replace(
         run,
@@ -204,6 +209,20 @@ def summarize(
         else (),
         rounds=config.rounds,
     )
+
+
+def scale_temperature(run: Run, world: World, labs: dict[str, Lab], weights: Weights, config: Phase2Config) -> Run:
+    """Return the run with what it scores once the server has calibrated the network on its validation patches.
+
+    The server has them in the reference stain only; what labs do to the crops that they train on is done to them, too.
+    """
+    random, vary = numpy_stream(run.seed, "validation"), next(iter(labs.values())).staining.vary
+    shown = [Labeled(vary(each.image[None], random)[0], each.mask) for each in world.validation()]
+    network = Segmenter(config.segmenter)
+    network.load_state_dict(weights)
+    temperature = calibrate(network, shown)
+    tallies = [score_lab(lab, weights, config, temperature) for lab in labs.values()]
+    return replace(run, temperature=temperature, calibrated=to_scores(tallies))
 
 
 def to_scores(tallies: list[Tensor]) -> Scores:

@@ -40,6 +40,10 @@ class Run:
     """Over all labs' test patches, after the last round."""
     unlabeled: Scores | None = None
     """Over the test patches of the labs that contributed no labels."""
+    temperature: float | None = None
+    """Found on the server's validation patches."""
+    calibrated: Scores | None = None
+    """The scores with that temperature; the IOU is the same."""
     curve: tuple[Point, ...] = ()
     seconds: float = 0.0
     """Of phase 2, that the processor was at it: what it takes on one core that has nothing else to do."""
@@ -65,12 +69,12 @@ def to_csv(runs: Sequence[Run]) -> str:
     """Return one line a run, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
-    own = ["key", "seed", "fold", "rounds", "seconds", "phase1_seconds", "bytes_up", "commit"]
-    writer.writerow([*own, *METRICS, *(f"unlabeled_{metric}" for metric in METRICS)])
+    own = ["key", "seed", "fold", "rounds", "seconds", "phase1_seconds", "bytes_up", "temperature", "commit"]
+    kinds = ("scores", "calibrated", "unlabeled")
+    writer.writerow([*own, *(f"{kind}_{metric}" for kind in kinds for metric in METRICS)])
     for run in runs:
-        unlabeled = ["" if run.unlabeled is None else getattr(run.unlabeled, metric) for metric in METRICS]
-        scores = [getattr(run.scores, metric) for metric in METRICS]
-        writer.writerow([*(getattr(run, name) for name in own), *scores, *unlabeled])
+        scores = [getattr(getattr(run, kind), metric, "") for kind in kinds for metric in METRICS]
+        writer.writerow([*(getattr(run, name) for name in own), *scores])
     return buffer.getvalue()
 
 
@@ -103,7 +107,8 @@ def to_markdown(runs: Sequence[Run], scale: str) -> str:
 _PAPER = frozenset(method.key for method in METHODS if method.paper)
 _LEGEND = (
     "Mean ± standard deviation over runs (seeds and folds). IOU of the epithelium, ECE (40 bins) and NLL over all",
-    "pixels of all labs' test patches, each lab's in its own stain. No labs: the same IOU over labs that contributed",
+    "pixels of all labs' test patches, each lab's in its own stain. Calibrated: with a temperature that the server has",
+    "found on its own validation patches, which are in the reference stain. No labels: over labs that contributed",
     "no labels. MB up: what a lab that trains in every round uploads in all. Local only: each lab with labels trains",
     "and is tested alone, so its scores are of those labs only. Pooled: not federated, as many steps in all. Seconds:",
     "of processor time, on one core, scoring included.",
@@ -111,14 +116,17 @@ _LEGEND = (
 
 
 def _table(runs: Sequence[Run]) -> list[str]:
-    lines = ["| method | runs | IOU | ECE | NLL | IOU, no labels | MB up | seconds |", "| --- " * 8 + "|"]
+    columns = "IOU | ECE | NLL | ECE calibrated | NLL calibrated | IOU, no labels | MB up | seconds"
+    lines = [f"| method | runs | {columns} |", "| --- " * 10 + "|"]
     for method in METHODS:
         own = [run for run in runs if run.key == method.key]
         if not own:
             continue
         cells = [_spread([getattr(run.scores, metric) for run in own]) for metric in METRICS]
-        unlabeled = [run.unlabeled.iou for run in own if run.unlabeled is not None]
-        cells += [_spread(unlabeled) if unlabeled else "-", f"{own[0].bytes_up / 1e6:.1f}"]
+        calibrated = [run.calibrated for run in own if run.calibrated is not None]
+        cells += [_spread([getattr(scores, metric) for scores in calibrated]) for metric in METRICS[1:]]
+        cells.append(_spread([run.unlabeled.iou for run in own if run.unlabeled is not None]))
+        cells.append(f"{own[0].bytes_up / 1e6:.1f}")
         lines.append(f"| {method.name} | {len(own)} | {' | '.join(cells)} | {fmean(run.seconds for run in own):.0f} |")
     return lines
 
@@ -158,4 +166,6 @@ def _mean(runs: Sequence[Run], metric: str) -> float:
 
 
 def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
     return f"{fmean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{fmean(values):.3f}"

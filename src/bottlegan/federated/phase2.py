@@ -207,9 +207,9 @@ def learning_rate(config: Phase2Config, round_number: int) -> float:
     return config.training.learning_rate * (1 + math.cos(math.pi * passed)) / 2
 
 
-def score_lab(lab: Lab, weights: Weights, config: Phase2Config) -> Tensor:
+def score_lab(lab: Lab, weights: Weights, config: Phase2Config, temperature: float = 1.0) -> Tensor:
     """Return the tally (`metrics.tally`) of the given weights on the lab's test images; nothing else leaves the lab."""
-    return score(load_network(lab, weights, config), lab.test, keep)
+    return score(load_network(lab, weights, config), lab.test, temperature)
 
 
 def average(replies: Mapping[str, Weights], shares: Mapping[str, float]) -> Weights:

@@ -117,12 +117,18 @@ def predict(network: nn.Module, image: Levels, temperature: float = 1.0) -> Tens
     return network(images)[0, 0] / temperature
 
 
-def score(network: nn.Module, test: Sequence[Labeled], present: Callable[[Levels], Levels]) -> Tensor:
-    """Return the tally of a network over test images, each shown to it as `present` makes it."""
+def score(network: nn.Module, test: Sequence[Labeled], temperature: float = 1.0) -> Tensor:
+    """Return the tally of a network over test images."""
     total = torch.zeros(SIZE, dtype=torch.float64)
     for each in test:
-        total += tally(predict(network, present(each.image)), torch.from_numpy(each.mask))
+        total += tally(predict(network, each.image, temperature), torch.from_numpy(each.mask))
     return total
+
+
+def calibrate(network: nn.Module, given: Sequence[Labeled]) -> float:
+    """Return the temperature that fits a network best on labeled images that it was not trained on."""
+    logits = torch.cat([predict(network, each.image).flatten() for each in given])
+    return fit_temperature(logits, torch.cat([torch.from_numpy(each.mask).flatten() for each in given]))
 
 
 def fit_temperature(logits: Tensor, truth: Tensor) -> float:
