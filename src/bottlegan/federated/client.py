@@ -162,10 +162,11 @@ class Client:
         if self._opened is None or self._opened[0] != key:
             member = load(Membership, self._membership)
             model = BottleGAN.load(self._styles) if stained else None
+            labeled = self.read_labeled(self.config.labeled)
             lab = Lab(
                 member.client,
-                self.read_labeled(self.config.labeled),
-                self.read() if config.fixmatch.enabled else [],
+                labeled,
+                self.read() if config.fixmatch.enabled and not labeled else [],
                 self.read_labeled(self.config.test),
                 stain_with(config, model, member.style or None),
             )

@@ -99,7 +99,7 @@ class Roster:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(self.left_out.items())[:4])
             raise FederationError(
                 f"fewer than {self.config.rounds.least} of {len(present)} clients can train "
-                f"({why or 'the others have no labels, which they need without fixmatch'}); see to them, then resume"
+                f"({why or 'the others have no labels, which they need unless fixmatch has begun'}); see to them, then resume"
             )
         return ready
 

@@ -18,7 +18,7 @@ from bottlegan.federated.checkpoint import History, RoundRecord, load_rounds, sa
 from bottlegan.federated.exchange import Absence, Exchange, Kind, Reply, Request
 from bottlegan.federated.phase2 import Phase2Config, Weights, initial_weights
 from bottlegan.federated.strategies import Aggregator, StrategyConfig
-from bottlegan.federated.validation import find_fault, find_oversized
+from bottlegan.federated.validation import find_fault, find_oversized, limit_shares
 from bottlegan.metrics.tally import SIZE, compute_scores
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream
@@ -39,7 +39,7 @@ class RoundsConfig:
     deadline: float = 600.0
     """Seconds that clients have to reply."""
     norm_bound: float = 10.0
-    """How many times longer than the median an update may be."""
+    """How many times longer than the median an update may be, and how many times more a client may weigh."""
     evaluate_every: int = 10
     """Rounds between two scorings on the clients' test images; the last round is always scored."""
 
@@ -121,7 +121,7 @@ def run_round(exchange: Exchange, examples: Examples, plan: Plan, state: State, 
             f"round {number}: {len(good)} usable replies, at least {plan.rounds.least} are needed ({why}); "
             "see to these clients, then resume"
         )
-    shares = {name: float(examples[name]) for name in good}
+    shares = limit_shares({name: examples[name] for name in good}, plan.rounds.norm_bound)
     state.weights = state.aggregator.aggregate(number, state.weights, good, shares)
     tallies: dict[str, Tensor] = {}
     if number % plan.rounds.evaluate_every == 0 or number == plan.phase2.rounds:

@@ -31,7 +31,7 @@ from bottlegan.models.style_codes import check_name
 PREFIX = "server."
 UNNAMED = "node-"
 POLL_SECONDS = 1.0
-PARTITION_DEADLINE = 120.0
+PARTITION_DEADLINE = 300.0
 log = logging.getLogger(__name__)
 
 
@@ -151,7 +151,10 @@ class FlowerExchange:
         unknown = [number for number in found if number not in self._partition_names]
         messages = {str(number): Message(RecordDict(), number, PARTITION_TYPE) for number in unknown}
         for number, reply in self._send_and_receive(messages, PARTITION_DEADLINE).items():
-            partition = unpack_partition(reply.content) if isinstance(reply, Message) else None
+            if isinstance(reply, Absence):
+                # Asked again, it would fail again: its worker cannot run the app.
+                raise FederationError(f"a node of the simulation cannot say which lab it is: {reply.reason}")
+            partition = unpack_partition(reply.content)
             if partition is not None and partition < len(self.partitions):
                 self._partition_names[int(number)] = self.partitions[partition]
         return {number: self._partition_names[number] for number in found if number in self._partition_names}

@@ -53,6 +53,15 @@ def find_oversized(replies: Mapping[str, Weights], start: Weights, bound: float)
     }
 
 
+def limit_shares(examples: Mapping[str, int], bound: float) -> dict[str, float]:
+    """Return what each client weighs: its images, but no more than `bound` times the median of all clients'.
+
+    A client counts its images itself; one that says it has a billion must not outweigh all others.
+    """
+    most = bound * median(examples.values())
+    return {name: min(float(count), most) for name, count in examples.items()}
+
+
 def update_length(weights: Weights, start: Weights) -> float:
     """Return the Euclidean norm of what a client has changed."""
     return float(torch.stack([(weights[name] - start[name]).double().square().sum() for name in start]).sum().sqrt())

@@ -80,7 +80,7 @@ def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tenso
 
 
 def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tensor:
-    """Return where each of `count` images gets a piece of the next one, (N, 1, side, side) bool: up to half of it."""
+    """Return where each of `count` images gets a piece of the one before it, (N, 1, side, side) bool: up to half of it."""
     inside = torch.zeros(count, 1, side, side, dtype=torch.bool)
     for row in range(count):
         share = random.uniform(0.1, 0.5)
@@ -92,5 +92,5 @@ def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tenso
 
 
 def cut_mix(images: Tensor, inside: Tensor) -> Tensor:
-    """Return images (N, C, H, W) with a piece of the next one each, where `inside` (N, 1, H, W) says."""
+    """Return images (N, C, H, W) with a piece of the one before each, where `inside` (N, 1, H, W) says."""
     return torch.where(inside, images.roll(1, dims=0), images)

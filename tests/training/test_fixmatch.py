@@ -1,0 +1,133 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from bottlegan.errors import ConfigError
+from bottlegan.slides.image import Levels
+from bottlegan.training.fixmatch import FixMatchConfig, cut_mix, distort, draw_rectangles, unlabeled_loss
+from bottlegan.training.segmentation import SegmentationConfig
+
+IMAGES = [np.random.default_rng(k).integers(0, 256, (20, 20, 3)).astype(np.uint8) for k in range(3)]
+CROPS = SegmentationConfig(batch=4, crop=16)
+
+
+def stream(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def unchanged(crops: Levels, random: np.random.Generator) -> Levels:
+    return crops
+
+
+class Linear(nn.Module):
+    """Logits from the red channel, of a given scale."""
+
+    def __init__(self, scale: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor(scale))
+        self.calls: list[Tensor] = []
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.calls.append(images)
+        return self.weight * (images[:, :1] - 0.5)
+
+
+def loss_of(network: nn.Module, config: FixMatchConfig | None = None, seed: int = 0) -> Tensor:
+    return unlabeled_loss(network, IMAGES, config or FixMatchConfig(), CROPS, vary=unchanged, random=stream(seed))
+
+
+def test_who_is_sure_of_nothing_learns_nothing() -> None:
+    # Its largest confidence is sigmoid(.5) = .62.
+    network = Linear(1.0)
+    loss = loss_of(network)
+    loss.backward()
+    assert loss.item() == 0
+    assert network.weight.grad is not None
+    assert network.weight.grad.item() == 0
+
+
+def test_who_is_sure_learns() -> None:
+    network = Linear(20.0)
+    loss = loss_of(network)
+    loss.backward()
+    assert loss.item() > 0
+    assert network.weight.grad is not None
+    assert network.weight.grad.item() != 0
+
+
+def test_only_the_strong_view_has_a_gradient_and_it_differs_from_the_weak_one() -> None:
+    network = Linear(20.0)
+    loss_of(network)
+    weak, strong = network.calls
+    assert not torch.equal(weak, strong)
+    network = Linear(20.0)
+    loss_of(network, FixMatchConfig(jitter=0.0))
+    weak, strong = network.calls
+    same = torch.isclose(weak, strong, atol=1e-5).all(1)
+    # Without distortion, only what was pasted in is different, and it comes from the neighbor.
+    assert 0.4 < same.float().mean() < 0.95
+    torch.testing.assert_close(torch.where(same[:, None], weak, weak.roll(1, 0)), strong)
+
+
+def test_labels_move_with_the_pixels_they_belong_to() -> None:
+    # Sure of every pixel, and its strong view is undistorted: each pasted pixel agrees with its own label, so the loss
+    # is that of being sure; labels left behind would cost far more.
+    class Stepped(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return 10 * torch.sign(images[:, :1] - 0.501)
+
+    assert loss_of(Stepped(), FixMatchConfig(jitter=0.0)).item() == pytest.approx(4.54e-5, rel=0.01)
+
+
+def test_a_higher_threshold_counts_fewer_pixels() -> None:
+    losses = [loss_of(Linear(8.0), FixMatchConfig(threshold=each)).item() for each in (0.5, 0.9, 0.97)]
+    assert losses[0] > losses[1] > losses[2] > 0
+
+
+def test_both_views_get_their_own_colors() -> None:
+    def vary(crops: Levels, random: np.random.Generator) -> Levels:
+        return np.full_like(crops, random.integers(256))
+
+    network = Linear(20.0)
+    unlabeled_loss(network, IMAGES, FixMatchConfig(jitter=0.0), CROPS, vary=vary, random=stream())
+    weak, strong = network.calls
+    assert weak.unique().numel() == strong.unique().numel() == 1
+    assert weak.unique() != strong.unique()
+
+
+@given(st.integers(1, 40), st.integers(0, 50))
+@settings(max_examples=40)
+def test_a_rectangle_is_one_and_covers_up_to_half(side: int, seed: int) -> None:
+    for inside in draw_rectangles(3, side, stream(seed))[:, 0]:
+        rows, columns = inside.any(1), inside.any(0)
+        assert inside.any()
+        assert inside.sum() == rows.sum() * columns.sum()
+        assert inside.sum() <= 0.5 * side * side + side
+
+
+def test_cut_mix_pastes_the_next_image() -> None:
+    images = torch.arange(3.0).reshape(3, 1, 1, 1).expand(3, 1, 2, 2)
+    inside = torch.zeros(3, 1, 2, 2, dtype=torch.bool)
+    inside[:, :, 0] = True
+    assert cut_mix(images, inside)[:, 0, 0, 0].tolist() == [2, 0, 1]
+    assert cut_mix(images, inside)[:, 0, 1, 0].tolist() == [0, 1, 2]
+
+
+def test_distortion_stays_in_range_and_differs_from_image_to_image() -> None:
+    images = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0)).expand(2, 3, 8, 8)
+    found = distort(images, 0.5, stream())
+    assert found.amin() >= 0
+    assert found.amax() <= 1
+    assert not torch.allclose(found[0], found[1])
+    torch.testing.assert_close(distort(images, 0.0, stream()), images)
+
+
+@pytest.mark.parametrize(
+    "values", [{"threshold": 0.4}, {"threshold": 1.0}, {"weight": 0.0}, {"jitter": 1.0}, {"warm_up": 1.0}]
+)
+def test_impossible_shares_are_refused(values: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="fixmatch: threshold"):
+        FixMatchConfig(**values)  # type: ignore[arg-type]
