@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check lock clean
+.PHONY: demo test check app lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/bottlegan demo --out demo
@@ -26,6 +26,10 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --requirement requirements.lock
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
+
+# The Flower app holds every setting with its default, because `flwr run` changes only what is there.
+app: $(INSTALLED)
+	$(BIN)/python -c "from bottlegan.federated.deploy import *; write_app(Path('apps/federation'), FederationConfig(), ServerConfig())"
 
 # Resolve the newest versions that fit together, and write them down without any index address.
 lock: $(INSTALLED)

@@ -76,7 +76,7 @@ SCALES: dict[Scale, Phase2Config] = {
         training=SegmentationConfig(steps=8, batch=16, crop=224),
     ),
 }
-ROUNDS = RoundsConfig(least=1, evaluate_every=20)
+ROUNDS = RoundsConfig(least=1, evaluate_every=25)
 
 
 def plan_training(method: Method, scale: Scale) -> Phase2Config:

@@ -97,9 +97,10 @@ class Roster:
         }
         if sum(ready.get(name, 0) > 0 for name in present) < self.config.rounds.least:
             why = "; ".join(f"{name}: {reason}" for name, reason in list(self.left_out.items())[:4])
+            usual = "the others have no labels, which they need unless fixmatch has begun"
             raise FederationError(
                 f"fewer than {self.config.rounds.least} of {len(present)} clients can train "
-                f"({why or 'the others have no labels, which they need unless fixmatch has begun'}); see to them, then resume"
+                f"({why or usual}); see to them, then resume"
             )
         return ready
 

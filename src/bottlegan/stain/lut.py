@@ -66,6 +66,11 @@ class ColorTable:
         def fill(block: slice) -> int:
             return look_up(table, pixels[block], output[block])
 
+        if len(blocks) <= 1:  # a crop is looked up in less time than it takes to start a thread
+            if look_up(table, pixels, output):
+                self.learn(pixels)
+                look_up(table, pixels, output)
+            return output.reshape(levels.shape)
         # The kernel lets go of Python's lock, so that blocks run side by side.
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             if sum(pool.map(fill, blocks)):
@@ -79,7 +84,11 @@ class ColorTable:
 
         table, pixels = self._table(), np.ascontiguousarray(levels).reshape(-1, 3)
         with self._lock:
-            new = find_new(table, pixels, np.zeros(COLORS, np.bool_))
+            if len(pixels) <= BLOCK:  # sorting some keys is faster than clearing a mark for every color there is
+                keys = pack(pixels)
+                new = distinct(keys[table[keys] == 0])
+            else:
+                new = find_new(table, pixels, np.zeros(COLORS, np.bool_))
             entries = np.full((len(new), 4), KNOWN, np.uint8)
             entries[:, :3] = self._convert(unpack(new))
             table[new] = entries.view(np.uint32)[:, 0]

@@ -80,7 +80,7 @@ def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tenso
 
 
 def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tensor:
-    """Return where each of `count` images gets a piece of the one before it, (N, 1, side, side) bool: up to half of it."""
+    """Return where each of `count` images gets a piece of the one before, (N, 1, side, side) bool: up to half of it."""
     inside = torch.zeros(count, 1, side, side, dtype=torch.bool)
     for row in range(count):
         share = random.uniform(0.1, 0.5)

@@ -31,13 +31,13 @@ COLDEST, HOTTEST = 0.2, 5.0
 class SegmentationConfig:
     """How a network is trained between two exchanges of its weights."""
 
-    steps: int = 6
+    steps: int = 5
     """Steps in a round."""
     batch: int = 2
     crop: int = 128
-    learning_rate: float = 0.002
+    learning_rate: float = 0.003
     """Of the first round; it falls to zero along a cosine over all rounds."""
-    loss: Segmentation = "cross-entropy"
+    loss: Segmentation = "dice-ce"
 
     def __post_init__(self) -> None:
         """Check that there is something to train."""
