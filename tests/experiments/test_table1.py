@@ -172,3 +172,23 @@ def test_figure_3_has_a_line_for_each_row_in_each_panel(tmp_path: Path) -> None:
 def test_finished_runs_are_read_in_the_order_of_the_rows(out: Path) -> None:
     keys = [run.key for run in read_runs(out, "smoke")]
     assert keys == [key for key in BY_KEY if key in keys]
+
+
+def test_the_command_makes_only_what_is_missing(
+    styles: BottleGAN, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [("fedavgm", 0, 0), ("hed", 0, 0)]
+    monkeypatch.setattr(table1, "list_runs", lambda _: wanted)
+    make_run(("fedavgm", 0, 0), "smoke", None, out)
+    before = run_path(out, "fedavgm", 0, 0).stat().st_mtime_ns
+    page = table1.run_table1("smoke", out, jobs=1)
+    assert run_path(out, "fedavgm", 0, 0).stat().st_mtime_ns == before
+    assert "| FedAvgM + HED jitter | 1 |" in page.read_text()
+
+
+def test_temperature_changes_calibration_and_no_class(world: World, styles: BottleGAN, out: Path) -> None:
+    run = make_run(("bottlegan-normalize", 0, 0), "smoke", None, out)
+    assert run.calibrated is not None
+    assert run.temperature is not None
+    assert run.calibrated.iou == run.scores.iou
+    assert run.calibrated.nll != run.scores.nll

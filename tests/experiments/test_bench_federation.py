@@ -1,0 +1,34 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from bottlegan.experiments import bench_federation
+from bottlegan.experiments.bench_federation import bench_staining, bench_uploads, time_rounds
+from bottlegan.experiments.world import World, draw_world
+from bottlegan.federated.federation import LOG
+from bottlegan.progress import Silent
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return draw_world("smoke", None, 0, 0)
+
+
+def test_uploads_are_as_small_as_they_are_said_to_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    code, model = bench_uploads(world, "code", Silent())
+    assert code["bytes_up"] <= 1000
+    assert code["labs"] == len(model.codes.names) == 4
+    assert code["minutes"] == pytest.approx((code["seconds_clients"] + code["seconds_server"]) / 60)
+    monkeypatch.setattr(bench_federation, "WARM", 1)
+    monkeypatch.setattr(bench_federation, "TIMED", 2)
+    figures = bench_staining(world, model)
+    assert 0 <= figures["share"] < 1
+    assert figures["restained_step_ms"] > 0
+
+
+def test_a_round_takes_the_median_time_between_two_in_the_log(tmp_path: Path) -> None:
+    ends = [10.0, 12.0, 14.5, 17.5, 40.0]  # the last one is scored, and does not count
+    events = [{"time": 1.0, "kind": "styles"}, *({"time": end, "kind": "round"} for end in ends)]
+    (tmp_path / LOG).write_text("".join(json.dumps(event) + "\n" for event in events))
+    assert time_rounds(tmp_path) == 2.5
