@@ -150,8 +150,8 @@ def made(key: str, iou: float, ece: float, nll: float, **more: object) -> Run:
 def test_ratios_are_what_hand_computation_gives(tmp_path: Path) -> None:
     runs = [made("fedavgm", 0.4, 0.2, 0.8), made("bottlegan-normalize", 0.7, 0.05, 0.4), made("oracle", 0.8, 0.02, 0.3)]
     page = to_markdown(runs, "cpu")
-    # IOU .7 / .8, gap (.7 - .4) / (.8 - .4), ECE .05 / .2, NLL .4 / .8, no labels .7 / .8
-    assert "| BottleGAN, normalize | 1 | 0.875 | 0.750 | 0.250 | 0.500 | 0.875 |" in page
+    # IOU .7 / .8, gap (.7 - .4) / (.8 - .4), no labels .7 / .8, ECE .05 / .2, NLL .4 / .8, nothing calibrated
+    assert "| BottleGAN, normalize | 1 | 0.875 | 0.750 | 0.875 | 0.250 | 0.500 | nan | nan |" in page
     write_table(runs, "cpu", tmp_path)
     assert (tmp_path / "table1.csv").read_text().count("\n") == 4
 

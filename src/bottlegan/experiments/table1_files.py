@@ -133,10 +133,8 @@ def _table(runs: Sequence[Run]) -> list[str]:
 
 def _ratios(runs: Sequence[Run]) -> list[str]:
     """Return how BottleGAN stands to the oracle and to FedAvgM, over the runs that all of them have made."""
-    lines = [
-        "| BottleGAN | runs | IOU / oracle | gap closed | ECE / FedAvgM | NLL / FedAvgM | IOU no labels / oracle |"
-    ]
-    lines.append("| --- " * 7 + "|")
+    columns = "IOU / oracle | gap closed | IOU no labels / oracle | ECE / FedAvgM | NLL / FedAvgM"
+    lines = [f"| BottleGAN | runs | {columns} | ECE, both calibrated | NLL, both calibrated |", "| --- " * 9 + "|"]
     for method in METHODS:
         if method.mode == "plain":
             continue
@@ -146,10 +144,8 @@ def _ratios(runs: Sequence[Run]) -> list[str]:
         ours, oracle, plain = ([each[i] for each in common] for i in range(3))
         iou = [fmean(run.scores.iou for run in group) for group in (ours, oracle, plain)]
         gap = (iou[0] - iou[2]) / (iou[1] - iou[2]) if iou[1] != iou[2] else float("nan")
-        ratios = [iou[0] / iou[1], gap]
-        ratios += [_mean(ours, metric) / _mean(plain, metric) for metric in ("ece", "nll")]
-        seen, ideal = ([run.unlabeled.iou for run in group if run.unlabeled] for group in (ours, oracle))
-        ratios.append(fmean(seen) / fmean(ideal) if seen and ideal else float("nan"))
+        ratios = [iou[0] / iou[1], gap, _ratio(ours, oracle, "unlabeled", "iou")]
+        ratios += [_ratio(ours, plain, kind, metric) for kind in ("scores", "calibrated") for metric in METRICS[1:]]
         lines.append(f"| {method.name} | {len(common)} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |")
     return lines
 
@@ -161,8 +157,13 @@ def _common(runs: Sequence[Run], keys: tuple[str, ...]) -> list[list[Run]]:
     return [[found[key, *place] for key in keys] for place in places if all((key, *place) in found for key in keys)]
 
 
-def _mean(runs: Sequence[Run], metric: str) -> float:
-    return fmean(getattr(run.scores, metric) for run in runs)
+def _ratio(ours: Sequence[Run], others: Sequence[Run], kind: str, metric: str) -> float:
+    """Return the ratio of two rows' means of a metric; NaN where one of them has none."""
+    means = []
+    for runs in (ours, others):
+        values = [getattr(found, metric) for run in runs if (found := getattr(run, kind)) is not None]
+        means.append(fmean(values) if values else float("nan"))
+    return means[0] / means[1]
 
 
 def _spread(values: Sequence[float]) -> str:

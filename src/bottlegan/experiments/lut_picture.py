@@ -1,0 +1,53 @@
+"""A picture of a color map: mixes of both stains, and slices through all colors, before and after."""
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw
+
+from bottlegan.slides.image import Levels
+from bottlegan.stain.density import to_levels
+from bottlegan.stain.lut import Convert
+from bottlegan.stain.simulate import Style, render
+
+SLICES = (0, 64, 128, 192, 255)
+"""Levels of blue of the slices."""
+SIDE, GAP, TEXT = 128, 12, 14
+STRONGEST = 1.25
+"""Concentration of each stain at the far corner of its mixes; 1 is strong."""
+
+
+def draw_map(convert: Convert, mixes: Levels) -> Levels:
+    """Return a picture of what a map makes of mixes (H, W, 3) of both stains, and of slices at some levels of blue.
+
+    In the mixes, hematoxylin grows to the right and eosin downward; in the slices, red and green do.
+    """
+    panels = {"stain mixes": mixes} | {f"blue {level}": cut_colors(level) for level in SLICES}
+    rows = {"before": panels, "after": {name: _mapped(convert, panel) for name, panel in panels.items()}}
+    width, height = (GAP + SIDE) * len(panels) + GAP, (TEXT + GAP + SIDE) * len(rows) + GAP
+    sheet = Image.new("RGB", (width, height), "white")
+    pen = ImageDraw.Draw(sheet)
+    for row, (when, shown) in enumerate(rows.items()):
+        top = GAP + row * (TEXT + GAP + SIDE)
+        for column, (name, panel) in enumerate(shown.items()):
+            left = GAP + column * (GAP + SIDE)
+            pen.text((left, top), f"{name}, {when}", fill="black")
+            picture = Image.fromarray(panel).resize((SIDE, SIDE), Image.Resampling.NEAREST)
+            sheet.paste(picture, (left, top + TEXT))
+    return np.asarray(sheet)
+
+
+def mix_stains(style: Style, side: int = 32) -> Levels:
+    """Return mixes (S, S, 3) of a style's two stains: hematoxylin grows to the right, eosin downward."""
+    amount = torch.linspace(0, STRONGEST, side)
+    eosin, hematoxylin = torch.meshgrid(amount, amount, indexing="ij")
+    return to_levels(render(torch.stack([hematoxylin, eosin])[None], style))[0].permute(1, 2, 0).contiguous().numpy()
+
+
+def cut_colors(blue: int) -> Levels:
+    """Return all colors (S, S, 3) of one level of blue, every other one: red grows to the right, green downward."""
+    green, red = np.meshgrid(np.linspace(0, 255, SIDE), np.linspace(0, 255, SIDE), indexing="ij")
+    return np.stack([red, green, np.full_like(red, blue)], axis=-1).round().astype(np.uint8)
+
+
+def _mapped(convert: Convert, panel: Levels) -> Levels:
+    return convert(panel.reshape(-1, 3)).reshape(panel.shape)
