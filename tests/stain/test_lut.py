@@ -1,7 +1,10 @@
 import copy
+import hashlib
 import time
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bottlegan.stain.lut import BLOCK, ColorTable, Keys, Levels, distinct, map_colors, pack, unpack
+from bottlegan.progress import Silent
+from bottlegan.stain.lut import BLOCK, COLORS, ColorTable, Keys, Levels, distinct, map_colors, pack, unpack
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
 
@@ -130,3 +134,35 @@ def test_a_packed_color_is_that_color() -> None:
     colors = noise(1000)
     assert np.array_equal(unpack(pack(colors)), colors)
     assert pack(np.array([[255, 255, 255]], np.uint8)) == 256**3 - 1
+
+
+def test_the_whole_table_is_filled_a_block_at_a_time_and_told_by_its_hash() -> None:
+    asked: list[int] = []
+
+    def turn(colors: Levels) -> Levels:
+        asked.append(len(colors))
+        return colors[:, [1, 2, 0]] ^ np.array([37, 0, 5], np.uint8)
+
+    table, told = ColorTable(turn), hashlib.sha256()
+    table(noise(3, 5) | 1)  # what is known already is not asked for again
+    assert len(table.digest()) == 64
+    assert sum(asked) == COLORS
+    assert max(asked) <= BLOCK
+    green, blue = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
+    for red in range(256):
+        told.update(np.stack([green ^ 37, blue, np.full_like(green, red ^ 5)], axis=-1).astype(np.uint8).tobytes())
+    assert table.digest() == told.hexdigest()
+    assert sum(asked) == COLORS
+
+
+def test_filling_reports_its_progress() -> None:
+    class Watching(Silent):
+        def track(self, items: Iterable[Any], label: str, total: int | None = None) -> Iterator[Any]:
+            seen.append((label, total))
+            yield from list(items)[:2]
+
+    seen: list[tuple[str, int | None]] = []
+    asked = Counting()
+    ColorTable(asked).fill(Watching())
+    assert seen == [("mapping all colors", COLORS // BLOCK)]
+    assert asked.count == 2 * BLOCK

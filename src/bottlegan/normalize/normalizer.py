@@ -18,9 +18,11 @@ from bottlegan.errors import InputError, ModelFileError
 from bottlegan.models.files import PRIOR, Record, read_document, save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.style_codes import StyleCodes, check_name
+from bottlegan.normalize.cube import make_cube
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
+from bottlegan.stain.cube import write_cube
 from bottlegan.stain.density import to_density
 from bottlegan.stain.lut import ColorTable, map_colors
 from bottlegan.stain.macenko import plane_normal
@@ -47,6 +49,11 @@ class Origin:
     """How it was trained."""
     stain: Style | None = None
     """The reference stain."""
+
+    @property
+    def training(self) -> Record:
+        """The record without what it says of the style that was fitted last."""
+        return {key: value for key, value in self.record.items() if key not in RECORDED}
 
 
 class FrozenNetwork:
@@ -205,11 +212,32 @@ class Normalizer:
         """Whether images are given back as they are, because the diagnosis says so and nobody forced it."""
         return self.diagnosis is not None and self.diagnosis.verdict == Verdict.REFUSED and not self.forced
 
+    def table(self, direction: Direction = "normalize") -> ColorTable:
+        """Return the exact table of one direction, which holds the colors seen so far and learns others when asked."""
+        if direction not in self._tables:
+            raise InputError(f"there is no direction called {direction}; use one of {', '.join(self._tables)}")
+        if self.refused and self.diagnosis is not None:
+            why = self.diagnosis.reason
+            raise InputError(f"the style {self.name} is refused ({why}), so it has no color map; fit it with force")
+        if not self.network.maps_colors():
+            raise InputError("this network looks at more than one pixel, so no table holds it; use frozen statistics")
+        return self._tables[direction]
+
+    def to_cube(self, path: str | Path, size: int = 33, direction: Direction = "normalize") -> None:
+        """Write one direction as a coarse table for other software, whose comments say how far off it is.
+
+        Args:
+            path: A file that ends in `.cube`.
+            size: Colors along each side: 17, 33 or 65.
+            direction: To the reference stain, or from it to the style.
+        """
+        write_cube(Path(path), make_cube(self, size, direction)[0])
+
     def save(self, path: str | Path) -> None:
         """Write the network, the code and the diagnosis to one `.safetensors` file: a model with one style."""
         model = copy.deepcopy(self.network.on("cpu"))
         model.codes.add(self.name, self.code)
-        record = {key: value for key, value in self.origin.record.items() if key not in RECORDED}
+        record = dict(self.origin.training)
         if self.diagnosis is not None:
             record |= write_diagnosis(self.diagnosis) | {"style": self.name, "forced": int(self.forced)}
         save_model(model, Path(path), record, self.origin.stain)

@@ -4,6 +4,7 @@ A whole slide of tissue shows some ten thousand of the 16.7 million colors of 8 
 itself, a network of 1x1 convolutions as well, can be evaluated on those alone, without changing a bit of the result.
 """
 
+import hashlib
 import mmap
 import os
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from bottlegan.progress import Progress, Silent
+
 Number = TypeVar("Number", bound=np.generic)
 Levels = NDArray[np.uint8]
 Keys = NDArray[np.uint32]
@@ -22,7 +25,7 @@ Convert = Callable[[Levels], Levels]
 
 COLORS = 256**3
 BLOCK = 2**19
-"""Pixels that one thread looks up at a time."""
+"""Pixels that one thread looks up at a time, and colors that are mapped at a time when all are."""
 KNOWN = 255
 """The fourth byte of a color that is in the table."""
 
@@ -92,6 +95,24 @@ class ColorTable:
             entries = np.full((len(new), 4), KNOWN, np.uint8)
             entries[:, :3] = self._convert(unpack(new))
             table[new] = entries.view(np.uint32)[:, 0]
+
+    def fill(self, progress: Progress | None = None) -> None:
+        """Fill in all 256^3 colors, a block at a time: whatever comes later is a mere lookup, and never waits."""
+        starts = range(0, COLORS, BLOCK)
+        for start in (progress or Silent()).track(starts, "mapping all colors", len(starts)):
+            self.learn(unpack(np.arange(start, start + BLOCK, dtype=np.uint32)))
+
+    def digest(self, progress: Progress | None = None) -> str:
+        """Return the SHA-256 of the whole table, in hexadecimal, filling it first: two maps that share it are one.
+
+        It is that of 256^3 times three bytes, the mapped red, green and blue of each color, from black to white: blue
+        is the first to change, then green, then red.
+        """
+        self.fill(progress)
+        table, told = self._table(), hashlib.sha256()
+        for start in range(0, COLORS, BLOCK):
+            told.update(table[start : start + BLOCK].view(np.uint8).reshape(-1, 4)[:, :3].tobytes())
+        return told.hexdigest()
 
     def _table(self) -> Keys:
         """Return the table, made when it is first needed."""

@@ -1,0 +1,144 @@
+"""`bottlegan lut`: a style's color map as a table for other software, and what to know before trusting it."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from bottlegan.cli.options import ModelOption, find_model
+from bottlegan.cli.progress import TerminalProgress
+from bottlegan.errors import InputError
+
+if TYPE_CHECKING:
+    from bottlegan.normalize.normalizer import Normalizer
+    from bottlegan.slides.image import Levels
+    from bottlegan.stain.cube import Deviation
+    from bottlegan.stain.lut_checks import Color, Jump, MapChecks
+
+Direction = Literal["normalize", "restain"]
+
+
+def lut(
+    style: Annotated[
+        str | None, typer.Option(help="The style; a model that knows only one needs no name.", show_default=False)
+    ] = None,
+    model: ModelOption = None,
+    direction: Annotated[
+        Direction, typer.Option(help="From the style to the reference stain, or from that to the style.")
+    ] = "normalize",
+    size: Annotated[int, typer.Option(help="Colors along each side of the table: 17, 33 or 65.")] = 33,
+    out: Annotated[
+        Path | None, typer.Option(help="Table to write, FILE.cube; a picture, FILE.png, goes beside.")
+    ] = None,
+    exact: Annotated[
+        bool, typer.Option("--exact", help="Map and check all 256^3 colors, and tell their SHA-256: half a minute.")
+    ] = False,
+    check: Annotated[
+        Path | None, typer.Option(help="A .cube file, of any software, to compare with the model.")
+    ] = None,
+) -> None:
+    """Write a style's color map as a .cube file, which ffmpeg and most color software can apply, and check the map.
+
+    A .cube file is coarse. How far off it is, is measured, printed, and written to its header; BottleGAN itself maps
+    every color exactly.
+
+    Example: bottlegan lut --model model.safetensors --style lab-3 --out lab-3.cube
+    """
+    from bottlegan.normalize.cube import make_cube
+    from bottlegan.slides.image import write_image
+    from bottlegan.stain.cube import check_size, check_target, measure, read_cube, write_cube
+    from bottlegan.stain.lut_checks import STRIDE, check_map
+
+    if out is None and check is None:
+        raise InputError("nothing to do; name a table to write with --out FILE.cube, or one to --check")
+    check_size(size)
+    if out is not None:
+        check_target(out)
+        if out.with_suffix(".png").is_dir():
+            raise InputError(f"{out.with_suffix('.png')}: is a folder, but the picture's name; choose another --out")
+    other = None if check is None else read_cube(check)
+    normalizer = _open(find_model(model), style)
+    table = normalizer.table(direction)
+    digest = table.digest(TerminalProgress()) if exact else None
+    found: list[tuple[str, tuple[Deviation, ...]]] = []
+    if other is not None:
+        found.append((str(check), measure(other.grid, table)))
+    if out is not None:
+        cube, deviations = make_cube(normalizer, size, direction, digest)
+        found.append((str(out), deviations))
+        picture = _draw(normalizer, direction)
+        write_cube(out, cube)
+        write_image(out.with_suffix(".png"), picture)
+    console = Console()
+    _show_checks(check_map(table, 1 if exact else STRIDE), normalizer.name, direction, console)
+    for name, measured in found:
+        _show_deviations(name, measured, console)
+    if digest is not None:
+        typer.echo(f"SHA-256 of the exact table: {digest}")
+    if out is not None:
+        typer.echo(f"Wrote {out} and {out.with_suffix('.png').name}.")
+
+
+def _open(file: Path, style: str | None) -> "Normalizer":
+    """Return the normalizer of a style that a model file knows."""
+    from bottlegan.models.files import read_document
+    from bottlegan.normalize.normalizer import Normalizer
+
+    names = read_document(file).styles
+    if not names:
+        raise InputError(f"{file}: knows no style; add one with bottlegan onboard IMAGES --name NAME --out FILE")
+    if style is None and len(names) > 1:
+        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError(f"{file}: knows {len(names)} styles; choose one with --style NAME: {known}")
+    return Normalizer.load(file, style)
+
+
+def _draw(normalizer: "Normalizer", direction: Direction) -> "Levels":
+    """Return a picture of the map, with the stains as the images that it is meant for show them."""
+    from bottlegan.experiments.lut_picture import draw_map, mix_stains
+    from bottlegan.stain.simulate import REFERENCE
+
+    mixes = mix_stains(normalizer.origin.stain or REFERENCE)
+    return draw_map(normalizer.table(direction), mixes if direction == "restain" else normalizer.restain(mixes))
+
+
+def _show_checks(checks: "MapChecks", name: str, direction: Direction, console: Console) -> None:
+    from bottlegan.stain.lut_checks import DARK, MOST_JUMP, MOST_LIGHTER, MOST_WHITE_SHIFT
+
+    table = Table(title=escape(f"{direction}: {name}"))
+    for heading in ("check", "found", "at most", "verdict"):
+        table.add_column(heading)
+
+    def add(check: str, found: str, value: float, limit: float | None = None, unit: str = "") -> None:
+        verdict = "" if limit is None else "fine" if value <= limit else "[bold red]look at it[/]"
+        table.add_row(check, found, "" if limit is None else f"{limit:g}{unit}", verdict)
+
+    # The glass of a lab need not be white, but that of the reference stain is.
+    most = None if direction == "restain" else MOST_WHITE_SHIFT
+    add("white becomes", f"{_say(checks.white)}: {checks.white_shift} levels off", checks.white_shift, most)
+    for path, share in checks.lighter.items():
+        add(f"lighter along {path}", f"{share:.1%} of steps", 100 * share, 100 * MOST_LIGHTER, "%")
+    add("jump between neighbors", f"{_say_jump(checks.jump)}, none below {DARK}", checks.jump.levels, MOST_JUMP)
+    add("jump of dark neighbors", _say_jump(checks.dark_jump), checks.dark_jump.levels)
+    table.caption = f"Neighbors: {checks.dark_jump.pairs:,} pairs of colors, one level of one channel apart."
+    console.print(table)
+
+
+def _say(color: "Color") -> str:
+    return " ".join(map(str, color))
+
+
+def _say_jump(jump: "Jump") -> str:
+    return f"{jump.levels} levels at {_say(jump.color)}"
+
+
+def _show_deviations(name: str, deviations: "tuple[Deviation, ...]", console: Console) -> None:
+    table = Table(title=escape(f"{name}: levels off the exact map"))
+    for heading in ("measured on", "mean", "largest", "off by more than 1"):
+        table.add_column(heading, justify="left" if heading == "measured on" else "right")
+    for each in deviations:
+        table.add_row(each.colors, f"{each.mean:.4f}", str(each.largest), f"{each.off:.3%} of colors")
+    console.print(table)

@@ -1,0 +1,54 @@
+"""A normalizer as a coarse table for other software, which says what it is of and how far off it is."""
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from bottlegan import __version__
+from bottlegan.stain.cube import Cube, Deviation, Floats, measure, sample_grid
+
+if TYPE_CHECKING:
+    from bottlegan.normalize.normalizer import Direction, Normalizer
+
+
+def make_cube(
+    normalizer: "Normalizer", size: int, direction: "Direction", digest: str | None = None
+) -> tuple[Cube, tuple[Deviation, ...]]:
+    """Return one direction of a normalizer as a coarse table, and how far off that is.
+
+    Args:
+        normalizer: Its network must map each color by itself.
+        size: Colors along each side: 17, 33 or 65.
+        direction: To the reference stain, or from it to the style.
+        digest: The SHA-256 of the exact table, to be told, where it is known.
+    """
+    table = normalizer.table(direction)
+    run = normalizer if direction == "normalize" else normalizer.restain
+
+    def map_intensities(colors: Floats) -> Floats:
+        batch = torch.from_numpy(colors).float().T[None, :, None]
+        return run(batch)[0, :, 0].T.double().numpy()
+
+    grid = sample_grid(map_intensities, size)
+    deviations = measure(grid, table)
+    comments = (
+        *describe(normalizer, direction),
+        "Error against the exact map, with trilinear interpolation and rounding to 256 levels, on",
+        *map(str, deviations),
+        *([] if digest is None else [f"SHA-256 of the exact table: {digest}"]),
+    )
+    return Cube(f"BottleGAN {direction} {normalizer.name}", grid, comments), deviations
+
+
+def describe(normalizer: "Normalizer", direction: "Direction") -> list[str]:
+    """Return where a map comes from, a line each."""
+    goal = "from this style to the reference stain" if direction == "normalize" else "from the reference stain to it"
+    stain, diagnosis, record = normalizer.origin.stain, normalizer.diagnosis, normalizer.origin.training
+    lines = [f"BottleGAN {__version__}", f"style: {normalizer.name}", f"direction: {direction}, {goal}"]
+    if stain is not None:
+        lines.append(f"reference stain: {stain.name}")
+    if diagnosis is not None:
+        lines.append(f"verdict: {diagnosis.verdict}: {diagnosis.reason}")
+    # What a model says of other labs is not for those who get this one's table.
+    own = {key: value for key, value in record.items() if not key.startswith("verdict on ")}
+    return lines + [f"model: {key}: {value}" for key, value in own.items()]
