@@ -5,6 +5,7 @@
     └── InputError (ValueError)               what the user gave cannot be used; the command line exits with status 2
         ├── MissingError (FileNotFoundError)  a file or folder is not there, or holds nothing usable
         ├── ImageError                        a file is not an image we can work with
+        │   └── TileError                     a part of a slide cannot be read
         ├── ConfigError                       a configuration or document has a wrong, missing or unknown key
         └── ModelFileError                    a file is not a model that we can use
 
@@ -31,6 +32,10 @@ class MissingError(InputError, FileNotFoundError):
 
 class ImageError(InputError):
     """A file is not an image that we can work with."""
+
+
+class TileError(ImageError):
+    """A part of a slide cannot be read, though others can."""
 
 
 class ConfigError(InputError):

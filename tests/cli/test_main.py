@@ -94,7 +94,7 @@ def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["demo", "drift", "evaluate", "normalize", "onboard", "restain", "train", "train-prior"]
+    "command", ["demo", "drift", "evaluate", "info", "lut", "normalize", "onboard", "restain", "train", "train-prior"]
 )
 def test_help_shows_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

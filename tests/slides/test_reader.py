@@ -1,5 +1,6 @@
 import functools
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,8 @@ import pytest
 from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.slides.image import Levels, from_batch, write_image
-from bottlegan.slides.reader import choose_tiles, is_slide, mask_tissue, sample_tissue
+from bottlegan.slides.reader import is_slide
+from bottlegan.slides.tissue import choose_tiles, mask_tissue, sample_tissue
 from bottlegan.stain.simulate import REFERENCE, render
 
 GLASS = 238
@@ -109,7 +111,7 @@ def test_a_slide_without_coarse_levels_is_read_in_blocks(
 ) -> None:
     path = write_slide(tifffile, tmp_path / "flat.tiff", draw_slide(), pyramid=1)
     whole = sample_tissue(path, 12, 64)
-    monkeypatch.setattr("bottlegan.slides.reader.BLOCK", 100)
+    monkeypatch.setattr("bottlegan.slides.tissue.BLOCK", 100)
     assert all((a == b).all() for a, b in zip(whole, sample_tissue(path, 12, 64), strict=True))
 
 
@@ -152,9 +154,8 @@ def test_what_cannot_be_read_is_named_in_one_line(slide: Path, tifffile: object,
     (tmp_path / "text.svs").write_text("no slide")
     whole = slide.read_bytes()
     (tmp_path / "cut.tiff").write_bytes(whole[: len(whole) // 2])
-    # Pixels come last in a file of one level: it opens, and only reading shows the damage.
-    whole = write_slide(tifffile, tmp_path / "bad.tiff", draw_slide(), pyramid=1, compression="zlib").read_bytes()
-    (tmp_path / "bad.tiff").write_bytes(whole[: len(whole) // 2] + b"\xff" * (len(whole) - len(whole) // 2))
+    bad = write_slide(tifffile, tmp_path / "bad.tiff", draw_slide(), pyramid=1, compression="zlib")
+    spoil(tifffile, bad, range(192))  # it opens, and only reading shows the damage
     for name, kind, message in (
         ("gone.svs", MissingError, "no such file"),
         ("text.svs", ImageError, "not a slide that can be read"),
@@ -164,6 +165,27 @@ def test_what_cannot_be_read_is_named_in_one_line(slide: Path, tifffile: object,
         with pytest.raises(kind, match=message) as caught:
             sample_tissue(tmp_path / name)
         assert "\n" not in str(caught.value)
+
+
+def spoil(tifffile: object, path: Path, tiles: Iterable[int]) -> None:
+    """Overwrite tiles of the finest level with what no codec understands."""
+    with tifffile.TiffFile(path) as file:  # type: ignore[attr-defined]
+        page = file.pages[0]
+        places = [(page.dataoffsets[tile], page.databytecounts[tile]) for tile in tiles]
+    with path.open("r+b") as file:
+        for offset, length in places:
+            file.seek(offset)
+            file.write(b"\xff" * length)
+
+
+def test_tissue_is_taken_from_where_it_can_be_read(tifffile: object, tmp_path: Path) -> None:
+    path = write_slide(tifffile, tmp_path / "half.tiff", draw_slide(), pyramid=1, compression="zlib")
+    spoil(tifffile, path, range(96, 192))  # the lower half, with one of the two pieces of tissue
+    tiles = sample_tissue(path, count=12, size=64)
+    half = draw_slide()[:768].reshape(384, 2, 1024, 2, 3).mean((1, 3))
+    for tile in tiles:
+        cells = (half[y : y + 64, x : x + 64] for y in range(0, 384, 64) for x in range(0, 1024, 64))
+        assert any(np.abs(cell - tile).max() <= 1 for cell in cells)
 
 
 def test_without_openslide_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,6 +10,8 @@ from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
 from bottlegan.cli.evaluate import evaluate
+from bottlegan.cli.info import info
+from bottlegan.cli.lut import lut
 from bottlegan.cli.normalize import normalize, restain
 from bottlegan.cli.onboard import onboard, train_prior
 from bottlegan.cli.reproduce import reproduce
@@ -33,6 +35,8 @@ app.command()(train)
 app.command()(onboard)
 app.command()(normalize)
 app.command()(restain)
+app.command()(info)
+app.command()(lut)
 app.command()(simulate)
 app.command()(evaluate)
 app.command()(drift)

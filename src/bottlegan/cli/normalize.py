@@ -1,7 +1,7 @@
 """`bottlegan normalize` and `bottlegan restain`: bring images from one stain to another."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -10,10 +10,43 @@ from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bottlegan.normalize.folder import ColorMap
+    from bottlegan.normalize.slide import SlideMap, SlideOptions, SlideResult
+    from bottlegan.normalize.slide_folder import MakeMap
     from bottlegan.slides.image import Levels
 
-Input = Annotated[Path, typer.Argument(help="Image, or folder of images.", show_default=False)]
-Output = Annotated[Path, typer.Argument(help="Image or folder to write.", show_default=False)]
+Input = Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)]
+Output = Annotated[Path, typer.Argument(help="Image, slide (.tiff) or folder to write.", show_default=False)]
+SLIDES = "Slides"
+Level = Annotated[
+    int | None,
+    typer.Option(help="Level of the slide to read.", show_default="0, the finest", min=0, rich_help_panel=SLIDES),
+]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        help="Part of that level, in its pixels.",
+        show_default="all of it",
+        metavar="X,Y,WIDTH,HEIGHT",
+        rich_help_panel=SLIDES,
+    ),
+]
+Quality = Annotated[
+    int | None,
+    typer.Option(help="Quality of the JPEG tiles.", show_default="90", min=1, max=100, rich_help_panel=SLIDES),
+]
+Format = Annotated[
+    Literal["tiff", "ome"] | None,
+    typer.Option(
+        "--format",
+        help="Flat pyramid, for OpenSlide and QuPath, or OME-TIFF.",
+        show_default="by the output's name",
+        rich_help_panel=SLIDES,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop at a tile that cannot be read; else it is white.", rich_help_panel=SLIDES)
+]
 
 
 def normalize(
@@ -27,14 +60,23 @@ def normalize(
     each: Annotated[bool, typer.Option("--each", help="Fit a style to each image, not one to all.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Map images even if their style is refused.")] = False,
     seed: Annotated[int, typer.Option(help="The same seed gives the same images.")] = 0,
+    level: Level = None,
+    region: Part = None,
+    quality: Quality = None,
+    kind: Format = None,
+    strict: Strict = False,
 ) -> None:
-    """Bring images to the reference stain, or through it to another style. Nothing needs to be trained.
+    """Bring images or slides to the reference stain, or through it to another style. Nothing needs to be trained.
 
-    Images in a folder are taken to be of one lab. What is not H&E is refused, and written as it is.
+    Images in a folder are taken to be of one lab; each slide has its own style. What is not H&E is refused: an image is
+    written as it is, a slide is not written.
 
     Example: bottlegan normalize lab-3/ normalized/
     """
     file = find_model(model)
+    if (options := _find_slides(source, level, region, quality, kind, strict)) is not None:
+        _stream(source, target, _slide_maps(file, style, to, seed, force), options)
+        return
     wanted = None if to is None else _map_of(file, to, "restain")
     if style is not None:
         content = _map_of(file, style, "normalize")
@@ -50,12 +92,94 @@ def restain(
     target: Output,
     style: Annotated[str, typer.Option(help="The style to bring the images to.", show_default=False)],
     model: ModelOption = None,
+    level: Level = None,
+    region: Part = None,
+    quality: Quality = None,
+    kind: Format = None,
+    strict: Strict = False,
 ) -> None:
-    """Bring images in the reference stain to a style.
+    """Bring images or slides in the reference stain to a style.
 
     Example: bottlegan restain reference/ as-lab-3/ --model model.safetensors --style lab-3
     """
-    _run(source, target, _map_of(find_model(model), style, "restain"))
+    file = find_model(model)
+    if (options := _find_slides(source, level, region, quality, kind, strict)) is not None:
+        from bottlegan.normalize.slide import load_map
+
+        color_map = load_map(file, style, "restain")
+        _stream(source, target, lambda _: color_map, options)
+        return
+    _run(source, target, _map_of(file, style, "restain"))
+
+
+def _find_slides(
+    source: Path,
+    level: int | None,
+    region: str | None,
+    quality: int | None,
+    kind: Literal["tiff", "ome"] | None,
+    strict: bool,
+) -> "SlideOptions | None":
+    """Return how to stream the input, if it is a slide or is to be treated as one; None for images."""
+    from bottlegan.normalize.slide import SlideOptions
+    from bottlegan.normalize.slide_folder import list_slides
+    from bottlegan.slides.reader import is_slide
+    from bottlegan.slides.writer import QUALITY
+
+    asked = strict or any(each is not None for each in (level, region, quality, kind))
+    if not asked and not (list_slides(source) if source.is_dir() else is_slide(source)):
+        return None
+    return SlideOptions(level or 0, region, QUALITY if quality is None else quality, kind, strict)
+
+
+def _slide_maps(model: Path, style: str | None, to: str | None, seed: int, force: bool) -> "MakeMap":
+    """Return what finds the map of a slide: a known one, or one fitted to it; what can be loaded is, at once."""
+    from bottlegan.normalize.slide import fit_map, load_map
+
+    known = None if style is None else load_map(model, style, "normalize")
+    wanted = None if to is None else load_map(model, to, "restain")
+
+    def make(slide: Path) -> "SlideMap":
+        content = known or fit_map(slide, model, seed, force, TerminalProgress())
+        if known is None:
+            typer.echo(f"{slide}: {content.note['verdict']}: {content.note['reason']}", err=True)
+        return content if wanted is None else content.then(wanted)
+
+    return make
+
+
+def _stream(source: Path, target: Path, make_map: "MakeMap", options: "SlideOptions") -> None:
+    """Map a slide, or each slide of a folder, and say what became of it."""
+    from bottlegan.normalize.slide import check_slide, map_slide
+
+    if source.is_dir():
+        _stream_folder(source, target, make_map, options)
+        return
+    check_slide(source, target, options)
+    result = map_slide(source, target, make_map(source), options, TerminalProgress())
+    for part in result.broken:
+        typer.echo(f"white instead: {part.error}", err=True)
+    typer.echo(f"Wrote {target}: {_summarize(result)}.")
+
+
+def _stream_folder(source: Path, target: Path, make_map: "MakeMap", options: "SlideOptions") -> None:
+    from bottlegan.normalize.slide_folder import map_slide_folder
+
+    outcomes = map_slide_folder(source, target, make_map, options, TerminalProgress())
+    width = max(len(each.source.name) for each in outcomes)
+    for each in outcomes:
+        told = each.error if each.result is None else _summarize(each.result)
+        typer.echo(f"{each.source.name:{width}}  {each.state:9}  {' '.join(told.split())}".rstrip())
+    failed = sum(each.state == "failed" for each in outcomes)
+    typer.echo(f"{len(outcomes) - failed} of {len(outcomes)} slides are in {target}.")
+    if failed:
+        raise typer.Exit(2)
+
+
+def _summarize(result: "SlideResult") -> str:
+    speed = result.megapixels / result.seconds
+    broken = f", {len(result.broken)} tiles could not be read and are white" if result.broken else ""
+    return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{broken}"
 
 
 def _map_of(model: Path, style: str, direction: str) -> "ColorMap":

@@ -7,7 +7,8 @@ from typing import TypeVar
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import InputError
 from bottlegan.slides.image import Levels, read_image
-from bottlegan.slides.reader import is_slide, sample_tissue
+from bottlegan.slides.reader import is_slide
+from bottlegan.slides.tissue import sample_tissue
 
 MOST_IMAGES = 32
 """Images that a style is fitted to; more of them hardly tell more, and take longer."""

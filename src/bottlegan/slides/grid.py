@@ -1,0 +1,108 @@
+"""Where pixels are: regions of a level of a slide, and grids of tiles over them.
+
+Every coordinate is in pixels of the level that is named beside it, never of another: no rounding on the way.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from bottlegan.errors import InputError
+
+
+class Size(NamedTuple):
+    """A width and a height in pixels."""
+
+    width: int
+    height: int
+
+
+@dataclass(frozen=True)
+class Region:
+    """A rectangle of one level of a slide, in pixels of that level."""
+
+    level: int
+    x: int
+    y: int
+    width: int
+    height: int
+
+    def shift(self, x: int, y: int, width: int, height: int) -> "Region":
+        """Return the rectangle of this size whose corner is `x` and `y` right of and below ours."""
+        return Region(self.level, self.x + x, self.y + y, width, height)
+
+    def overlap(self, other: "Region") -> "Region":
+        """Return what is in both; its width or height is 0 if nothing is."""
+        left, top = max(self.x, other.x), max(self.y, other.y)
+        right = min(self.x + self.width, other.x + other.width)
+        bottom = min(self.y + self.height, other.y + other.height)
+        return Region(self.level, left, top, max(0, right - left), max(0, bottom - top))
+
+    def within(self, outer: "Region") -> tuple[slice, slice]:
+        """Return the rows and columns of this region in an array that shows `outer`."""
+        left, top = self.x - outer.x, self.y - outer.y
+        return slice(top, top + self.height), slice(left, left + self.width)
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Tiles that cover each pixel of a region exactly once; those at its right and lower edge may be smaller."""
+
+    region: Region
+    tile: Size
+
+    @property
+    def columns(self) -> int:
+        """The number of tiles in a row."""
+        return -(-self.region.width // self.tile.width)
+
+    @property
+    def rows(self) -> int:
+        """The number of rows of tiles."""
+        return -(-self.region.height // self.tile.height)
+
+    def __len__(self) -> int:
+        """Return the number of tiles."""
+        return self.columns * self.rows
+
+    def __iter__(self) -> Iterator[Region]:
+        """Yield the tiles, row by row."""
+        return (self[index] for index in range(len(self)))
+
+    def __getitem__(self, index: int) -> Region:
+        """Return a tile by its place in reading order."""
+        if not 0 <= index < len(self):
+            raise IndexError(f"tile {index} of {len(self)}")
+        row, column = divmod(index, self.columns)
+        x, y = column * self.tile.width, row * self.tile.height
+        width, height = min(self.tile.width, self.region.width - x), min(self.tile.height, self.region.height - y)
+        return self.region.shift(x, y, width, height)
+
+    def touching(self, region: Region) -> Iterator[int]:
+        """Yield the places of the tiles that share a pixel with a region."""
+        part = region.overlap(self.region)
+        if not part.width or not part.height:
+            return
+        x, y = part.x - self.region.x, part.y - self.region.y
+        for row in range(y // self.tile.height, (y + part.height - 1) // self.tile.height + 1):
+            for column in range(x // self.tile.width, (x + part.width - 1) // self.tile.width + 1):
+                yield row * self.columns + column
+
+
+def halve_sizes(size: Size, tile: Size) -> list[Size]:
+    """Return the sizes of a pyramid, each half of the one before and rounded up, down to the first that is one tile."""
+    sizes = [size]
+    while sizes[-1].width > tile.width or sizes[-1].height > tile.height:
+        sizes.append(Size(-(-sizes[-1].width // 2), -(-sizes[-1].height // 2)))
+    return sizes
+
+
+def parse_region(text: str, level: int) -> Region:
+    """Return the region that is written as X,Y,WIDTH,HEIGHT."""
+    try:
+        x, y, width, height = (int(part) for part in text.split(","))
+    except ValueError:
+        raise InputError(f"--region {text}: is not X,Y,WIDTH,HEIGHT; give four whole numbers, in pixels") from None
+    if x < 0 or y < 0 or width < 1 or height < 1:
+        raise InputError(f"--region {text}: must begin at 0 or later and be at least 1 pixel wide and high")
+    return Region(level, x, y, width, height)

@@ -1,0 +1,136 @@
+"""Where the tissue of a slide is, and some tiles of it, as fitting a style needs them."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from scipy import ndimage
+
+from bottlegan.errors import InputError
+from bottlegan.seeding import numpy_stream
+from bottlegan.slides.grid import Grid, Region, Size
+from bottlegan.slides.image import Levels, to_batch
+from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
+from bottlegan.stain.density import to_density
+from bottlegan.stain.macenko import find_tissue
+
+MICROMETERS = 1.0  # of a pixel that a style is fitted to: 10x magnification
+PLAUSIBLE = (0.02, 20.0)  # micrometers a pixel that a microscope can give; else the file's resolution means nothing
+COARSER = 2.8  # downsampling that is aimed at where that is unknown, halfway from 2 to 4
+CELLS = 16  # pixels of the thumbnail along a tile
+BLOCK = 2048  # pixels a side that are read at once for the thumbnail, which bounds memory
+BRIGHTEST = 0.05  # share of a slide that is glass, at least
+DARKEST_GLASS = 0.2  # optical density that glass may have; where there is none, pale tissue is not taken for it
+MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that it must have where tissue is scarce
+
+
+def sample_tissue(path: Path, count: int = 16, size: int = 256, seed: int = 0) -> list[Levels]:
+    """Return tiles of tissue (size, size, 3), uint8 RGB, that do not overlap and are spread over all tissue.
+
+    A pixel is about 1 micrometer, if the slide says how large its pixels are; else tiles are from the level that is
+    about 2 to 4 times coarser than the finest. Transparency is flattened on white, and what cannot be read is white.
+
+    Args:
+        path: A slide, or any tiled TIFF.
+        count: How many tiles; there are fewer if there is less tissue.
+        size: Of a tile in pixels.
+        seed: Decides which; the same seed gives the same tiles.
+    """
+    with open_slide(path) as slide:
+        downsample = choose_downsample(slide)
+        extent = size * downsample
+        thumbnail, pixel, broken = read_thumbnail(slide, extent / CELLS)
+        corners = choose_tiles(mask_tissue(thumbnail), extent / pixel, count, seed)
+        if not corners:
+            nothing = InputError(f"{path}: no tissue was found on this slide; give one with tissue")
+            raise broken[0].error if broken else nothing
+        return [_read_tile(slide, x * extent, y * extent, downsample, size) for x, y in corners]
+
+
+def choose_downsample(slide: Slide) -> float:
+    """Return by how much to reduce the finest level, at least 1, for pixels of about 1 micrometer."""
+    mean = math.nan if slide.mpp is None else sum(slide.mpp) / 2
+    # Written so that NaN fails it.
+    if PLAUSIBLE[0] <= mean <= PLAUSIBLE[1]:
+        return max(1.0, MICROMETERS / mean)
+    steps = [measure_downsample(slide, level) for level in range(len(slide.levels))]
+    return min(steps, key=lambda each: abs(math.log(each / COARSER)))
+
+
+def choose_level(slide: Slide, downsample: float) -> int:
+    """Return the coarsest level that is not reduced by more than `downsample`."""
+    fine = [level for level in range(len(slide.levels)) if measure_downsample(slide, level) <= downsample]
+    return max(fine, default=0)
+
+
+def read_thumbnail(slide: Slide, downsample: float) -> tuple[Levels, float, list[Broken]]:
+    """Return the whole slide (H, W, 3), reduced by about `downsample`, by how much exactly, and what was broken.
+
+    It is read in blocks: a slide without coarse levels would not fit into memory.
+    """
+    level = choose_level(slide, downsample)
+    step = measure_downsample(slide, level)
+    factor = max(1, round(downsample / step))
+    width, height = slide.levels[level]
+    side = max(1, BLOCK // factor) * factor
+    thumbnail = np.full((math.ceil(height / factor), math.ceil(width / factor), 3), 255, np.uint8)
+    broken: list[Broken] = []
+    for block in Grid(Region(level, 0, 0, width, height), Size(side, side)):
+        levels, lost = read_all_but_broken(slide, block)
+        reduced = np.asarray(Image.fromarray(levels).reduce(factor))
+        y, x = block.y // factor, block.x // factor
+        thumbnail[y : y + reduced.shape[0], x : x + reduced.shape[1]] = reduced
+        broken += lost
+    return thumbnail, factor * step, broken
+
+
+def mask_tissue(thumbnail: Levels) -> NDArray[np.bool_]:
+    """Return where (H, W) tissue is: pixels that are dark, by the vote of their neighbors, so that no dust is."""
+    density = to_density(to_batch(thumbnail).double()).flatten(2).transpose(1, 2)
+    # Scanners make glass light gray; that there is more of it than of tissue must not make it tissue.
+    glass = density.quantile(BRIGHTEST, dim=1, keepdim=True).clamp(max=DARKEST_GLASS)
+    mask = find_tissue((density - glass).clamp(min=0))[0].reshape(torch.Size(thumbnail.shape[:2])).numpy()
+    return ndimage.uniform_filter(mask.astype(np.float32), size=3, mode="nearest") > 0.5
+
+
+def choose_tiles(mask: NDArray[np.bool_], side: float, count: int, seed: int) -> list[tuple[int, int]]:
+    """Return the columns and rows of at most `count` cells of a grid, all on tissue and spread over it.
+
+    Args:
+        mask: Where tissue is, (H, W).
+        side: Of a cell in pixels of the mask; the last cells, which would reach beyond it, are left out.
+        count: How many.
+        seed: Decides which.
+    """
+    height, width = mask.shape
+    across, down = max(1, int(width / side + 0.01)), max(1, int(height / side + 0.01))
+    box = (0.0, 0.0, min(across * side, width), min(down * side, height))
+    shares = np.asarray(Image.fromarray(mask.astype(np.float32)).resize((across, down), Image.Resampling.BOX, box))
+    enough = MOSTLY if (shares >= MOSTLY).sum() >= count else BARELY
+    found = sorted(zip(*np.nonzero(shares >= enough), strict=True), key=lambda cell: _along_curve(*map(int, cell)))
+    if not found:
+        return []
+    random = numpy_stream(seed, "tiles")
+    # Equal parts of a curve that fills the plane are compact regions: one tile of each covers the tissue evenly.
+    parts = np.array_split(np.array(found), min(count, len(found)))
+    return [(int(column), int(row)) for row, column in (part[random.integers(len(part))] for part in parts)]
+
+
+def _along_curve(row: int, column: int) -> int:
+    """Return the place of a cell on Morton's curve, which fills the plane quarter by quarter: its bits interleaved."""
+    return sum((row >> bit & 1) << 2 * bit + 1 | (column >> bit & 1) << 2 * bit for bit in range(24))
+
+
+def _read_tile(slide: Slide, x: float, y: float, downsample: float, size: int) -> Levels:
+    """Return a tile (size, size, 3) whose corner is at (x, y) of the finest level, reduced by `downsample`."""
+    # A level that is a hair too coarse is meant: downsamplings of levels are rounded.
+    level = choose_level(slide, downsample * 1.01)
+    step = measure_downsample(slide, level)
+    side = max(1, round(size * downsample / step))
+    levels, _ = read_all_but_broken(slide, Region(level, round(x / step), round(y / step), side, side))
+    if side == size:
+        return levels
+    return np.asarray(Image.fromarray(levels).resize((size, size), Image.Resampling.BOX))

@@ -1,0 +1,160 @@
+"""Pyramids of JPEG tiles, as BigTIFF: flat, as OpenSlide and QuPath read it, or as OME-TIFF."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+from xml.sax.saxutils import escape
+
+import numpy as np
+
+from bottlegan.errors import InputError, MissingError
+from bottlegan.files import replacing
+from bottlegan.progress import Json
+from bottlegan.slides.bigtiff import BigTiff, Page
+from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
+from bottlegan.slides.image import Levels
+
+Format = Literal["tiff", "ome"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+SUFFIXES = (".tif", ".tiff")
+QUALITY = 90
+"""JPEG changes colors more than anything else here does: at quality 80 with halved chroma, the usual, by 5.3 levels on
+average, at 90 with whole chroma by 2.9, at 95 by 1.9. Stain is color, so chroma is never halved; 90 rather than 95
+because a slide at 90 is about as large as the scanner's own."""
+SUBSAMPLING, CHROMA = "444", (1, 1)
+WHITE = 255
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a pyramid is to look like."""
+
+    size: Size
+    tile: Size
+    mpp: tuple[float, float] | None = None
+    quality: int = QUALITY
+    kind: Format = "tiff"
+
+    def __post_init__(self) -> None:
+        """Refuse what JPEG does not have."""
+        if not 1 <= self.quality <= 100:
+            raise InputError(f"a JPEG's quality must be from 1 to 100, got {self.quality}; 90 is the default")
+
+
+class PyramidWriter:
+    """Takes the tiles of a pyramid in any order: `encode` in any thread, `add` in one."""
+
+    def __init__(self, form: Form, file: BigTiff, note: Mapping[str, Json]) -> None:
+        """Lay out the levels.
+
+        Args:
+            form: What the pyramid is to look like.
+            file: Where it goes.
+            note: What to say of it in the file's description; more can be added to `self.note`.
+        """
+        encoder = _import_simplejpeg()
+        self.note = dict(note)
+        self._form, self._file, self._encode = form, file, encoder.encode_jpeg
+        sizes = halve_sizes(form.size, form.tile)
+        self.grids = [Grid(Region(level, 0, 0, *size), form.tile) for level, size in enumerate(sizes)]
+        self._pages = [Page(grid, _scale(form, grid), subsampling=CHROMA) for grid in self.grids]
+        self._white = self._compress(np.full((form.tile.height, form.tile.width, 3), WHITE, np.uint8))
+        self._white_offset: int | None = None
+
+    def encode(self, levels: Levels) -> bytes:
+        """Return a tile (H, W, 3), which may be cut off at the slide's edge, as JPEG; nothing if it is all white."""
+        # Most of a slide is glass, whose tiles need to be there only once.
+        return b"" if levels.min() == WHITE else self._compress(levels)
+
+    def _compress(self, levels: Levels) -> bytes:
+        tile, (height, width) = self._form.tile, levels.shape[:2]
+        if (width, height) != tile:
+            # Repeated rather than black, which would ring into the last pixels that are shown.
+            levels = np.pad(levels, ((0, tile.height - height), (0, tile.width - width), (0, 0)), mode="edge")
+        data: bytes = self._encode(np.ascontiguousarray(levels), self._form.quality, "RGB", SUBSAMPLING)
+        return data
+
+    def add(self, level: int, index: int, data: bytes) -> None:
+        """Write a tile that `encode` made."""
+        page = self._pages[level]
+        if data:
+            self._file.add(page, index, data)
+        elif self._white_offset is None:
+            self._white_offset = self._file.add(page, index, self._white)
+        else:
+            self._file.link(page, index, self._white_offset, len(self._white))
+
+    def finish(self) -> None:
+        """Write what makes a TIFF of the tiles."""
+        self._pages[0].description = describe(self._form, self.note)
+        self._file.finish(self._pages, nested=self._form.kind == "ome")
+
+
+@contextmanager
+def writing_pyramid(path: Path, form: Form, note: Mapping[str, Json]) -> Iterator[PyramidWriter]:
+    """Yield a writer of the pyramid `path`, which is there only if the block succeeds, and then is whole."""
+    check_target(path)
+    with replacing(path) as temporary:
+        file = BigTiff(temporary, path)
+        try:
+            writer = PyramidWriter(form, file, note)
+            yield writer
+            writer.finish()
+        finally:
+            file.close()
+
+
+def check_target(path: Path) -> None:
+    """Refuse a name that no pyramid can have, before any work is done for it."""
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path}: slides are written as TIFF; end its name in {' or '.join(SUFFIXES)}")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, a slide is one file; add a file name")
+    if not path.parent.is_dir():
+        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+
+
+def choose_format(path: Path) -> Format:
+    """Return the format that a name asks for: `.ome.tif` and `.ome.tiff` are OME-TIFF."""
+    return "ome" if path.stem.lower().endswith(".ome") else "tiff"
+
+
+def describe(form: Form, note: Mapping[str, Json]) -> str:
+    """Return the text that goes with the finest level: JSON, or OME's XML around it.
+
+    Both are plain ASCII, as TIFF wants it.
+    """
+    said = json.dumps(dict(note), sort_keys=True, allow_nan=False)
+    if form.kind == "tiff":
+        return said
+    (width, height), physical = form.size, ""
+    if form.mpp is not None:
+        x, y = form.mpp
+        physical = f' PhysicalSizeX="{x:.6g}" PhysicalSizeY="{y:.6g}"'  # in micrometers, unless a unit is named
+    space = "http://www.openmicroscopy.org/Schemas/OME/2016-06"
+    return (
+        f'<?xml version="1.0" encoding="UTF-8"?><OME xmlns="{space}" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
+        f' xsi:schemaLocation="{space} {space}/ome.xsd"><Image ID="Image:0"><Description>{escape(said)}</Description>'
+        f'<Pixels ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="{width}" SizeY="{height}" SizeZ="1"'
+        f' SizeC="3" SizeT="1" Interleaved="true"{physical}><Channel ID="Channel:0:0" SamplesPerPixel="3"/>'
+        '<TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
+    )
+
+
+def _scale(form: Form, grid: Grid) -> tuple[float, float] | None:
+    """Return the micrometers a pixel of a level."""
+    if form.mpp is None:
+        return None
+    x, y = form.mpp
+    return x * form.size.width / grid.region.width, y * form.size.height / grid.region.height
+
+
+def _import_simplejpeg() -> Any:
+    try:
+        import simplejpeg  # noqa: PLC0415 - optional, so only asked for when there is a slide
+    except ImportError:
+        raise MissingError("writing slides needs simplejpeg: pip install 'bottlegan[slides]'") from None
+    return simplejpeg

@@ -1,0 +1,216 @@
+import io
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from bottlegan.errors import ImageError, TileError
+from bottlegan.slides.grid import Region, Size
+from bottlegan.slides.image import Levels
+from bottlegan.slides.reader import open_slide, read_all_but_broken
+from bottlegan.slides.tiled import check_tiff
+
+tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
+openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
+pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+WIDTH, HEIGHT, TILE = 301, 187, 64
+NOISE = np.kron(np.random.default_rng(0).integers(0, 256, (24, 38, 3)), np.ones((8, 8, 1))).astype(np.uint8)
+PICTURE = NOISE[:HEIGHT, :WIDTH]
+
+
+def write(path: Path, compression: str = "jpeg", levels: Levels = PICTURE, pyramid: int = 2, **options: object) -> Path:
+    with tifffile.TiffWriter(path) as file:
+        for k in range(pyramid):
+            form = {"tile": (TILE, TILE), "photometric": "rgb", "metadata": None, "compression": compression, **options}
+            file.write(levels[:: 2**k, :: 2**k], subfiletype=min(k, 1), **form)
+    return path
+
+
+def encode(tile: Levels, quality: int, rgb: bool) -> bytes:
+    """Return a tile as JPEG: in YCbCr with halved chroma and JFIF's marker, or in RGB with Adobe's."""
+    buffer = io.BytesIO()
+    Image.fromarray(tile).save(buffer, "JPEG", quality=quality, subsampling=0 if rgb else 2, keep_rgb=rgb)
+    return buffer.getvalue()
+
+
+def split(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the markers that name the channels, the tables, and the rest of a JPEG."""
+    parts: dict[int, bytes] = {}
+    place = 2
+    while data[place + 1] != 0xDA:
+        after = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
+        parts[data[place + 1]] = parts.get(data[place + 1], b"") + data[place:after]
+        place = after
+    named = parts.pop(0xE0, b"") + parts.pop(0xEE, b"")
+    tables = parts.pop(0xDB, b"") + parts.pop(0xC4, b"")
+    return named, tables, b"".join(parts.values()) + data[place:]
+
+
+def write_by_hand(path: Path, photometric: str, rgb: bool, shared: bool, named: bool) -> Path:
+    """Write one level, whose tiles share their tables or not, and say what their channels are or not."""
+    padded = np.pad(PICTURE, ((0, -HEIGHT % TILE), (0, -WIDTH % TILE), (0, 0)), mode="edge")
+    cells = [(y, x) for y in range(0, HEIGHT, TILE) for x in range(0, WIDTH, TILE)]
+    parts = [split(encode(np.ascontiguousarray(padded[y : y + TILE, x : x + TILE]), 80, rgb)) for y, x in cells]
+    tiles = [b"\xff\xd8" + (n if named else b"") + (b"" if shared else t) + rest for n, t, rest in parts]
+    tables = b"\xff\xd8" + parts[0][1] + b"\xff\xd9"
+    form: dict[str, Any] = {"tile": (TILE, TILE), "compression": "jpeg", "photometric": photometric, "metadata": None}
+    if photometric == "rgb":
+        form["compressionargs"] = {"outcolorspace": "rgb"}  # else tifffile says YCbCr
+    else:
+        form["subsampling"] = (1, 1) if rgb else (2, 2)
+    if shared:
+        form["extratags"] = [(347, 7, len(tables), tables, True)]
+    with tifffile.TiffWriter(path) as file:
+        file.write(iter(tiles), shape=(HEIGHT, WIDTH, 3), dtype=np.uint8, **form)
+    return path
+
+
+def as_openslide_reads(path: Path, region: Region) -> Levels:
+    with openslide.OpenSlide(path) as slide:
+        step = 2**region.level
+        box = (region.width, region.height)
+        return np.asarray(slide.read_region((region.x * step, region.y * step), region.level, box).convert("RGB"))
+
+
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize(
+    ("photometric", "rgb", "named"),
+    [
+        ("ycbcr", False, True),
+        ("ycbcr", False, False),
+        ("rgb", True, False),
+        ("rgb", True, True),
+        ("rgb", False, True),  # tiles that contradict the TIFF: it is believed, as OpenSlide does
+        ("ycbcr", True, True),
+    ],
+)
+def test_colors_are_what_the_tiff_says_they_are(
+    tmp_path: Path, photometric: str, rgb: bool, named: bool, shared: bool
+) -> None:
+    path = write_by_hand(tmp_path / "hand 🔬.tiff", photometric, rgb, shared, named)
+    whole = Region(0, 0, 0, WIDTH, HEIGHT)
+    with open_slide(path) as slide:
+        assert slide.direct == {0}
+        shown = slide.read(whole)
+    assert (shown == as_openslide_reads(path, whole)).all()
+    assert (np.abs(shown.astype(int) - PICTURE).mean() < 20) == (rgb == (photometric == "rgb"))
+
+
+@pytest.mark.parametrize("region", [Region(0, 0, 0, 64, 64), Region(0, 10, 60, 200, 100), Region(1, 128, 64, 22, 29)])
+@pytest.mark.parametrize("compression", ["jpeg", "lzw", "zlib"])
+def test_any_part_is_as_openslide_reads_it(tmp_path: Path, compression: str, region: Region) -> None:
+    # Of even size, because OpenSlide blurs a level that is not reduced by a whole number.
+    path = write(tmp_path / "a.tiff", compression, PICTURE[:186, :300])
+    with open_slide(path) as slide:
+        assert slide.levels == (Size(300, 186), Size(150, 93))
+        assert slide.direct == ({0, 1} if compression == "jpeg" else set())
+        assert slide.tile(0) == Size(64, 64)
+        shown = slide.read(region)
+        assert shown.flags.c_contiguous
+        assert (shown == as_openslide_reads(path, region)).all()
+        if compression == "lzw" and region.level == 0:
+            assert (shown == PICTURE[region.within(Region(0, 0, 0, WIDTH, HEIGHT))]).all()
+
+
+def test_what_lies_beyond_a_slide_is_white(tmp_path: Path) -> None:
+    for compression in ("jpeg", "lzw"):
+        with open_slide(write(tmp_path / f"{compression}.tiff", compression)) as slide:
+            assert (slide.read(Region(0, WIDTH, 0, 5, 5)) == 255).all()
+            assert (slide.read(Region(0, WIDTH - 2, 0, 5, 5))[:, 2:] == 255).all()
+
+
+def spoil(path: Path, tiles: Iterable[int], data: bytes | None = None) -> Path:
+    """Overwrite tiles of the finest level with garbage, or cut off their end."""
+    with tifffile.TiffFile(path) as file:
+        page = file.pages[0]
+        places = [(page.dataoffsets[tile], page.databytecounts[tile]) for tile in tiles]
+    with path.open("r+b") as file:
+        for offset, length in places:
+            kept = length // 2 if data is None else 0
+            file.seek(offset + kept)
+            file.write((data or b"\0") * (length - kept))
+    return path
+
+
+@pytest.mark.parametrize("compression", ["jpeg", "lzw"])
+@pytest.mark.parametrize("data", [b"\xff", b"\x55", None])
+def test_a_broken_tile_is_white_and_the_others_are_not(tmp_path: Path, compression: str, data: bytes | None) -> None:
+    whole = Region(0, 0, 0, WIDTH, HEIGHT)
+    with open_slide(write(tmp_path / "good.tiff", compression)) as slide:
+        good = slide.read(whole).copy()
+    with open_slide(spoil(write(tmp_path / "bad.tiff", compression), [1, 7], data)) as slide:
+        with pytest.raises(TileError, match=r"bad\.tiff: is truncated or damaged.*of level 0"):
+            slide.read(Region(0, 64, 0, 64, 64))
+        assert (slide.read(Region(0, 0, 0, 64, 64)) == good[:64, :64]).all()  # also after a failure
+        shown, broken = read_all_but_broken(slide, whole)
+    good[:64, 64:128] = good[64:128, 128:192] = 255
+    assert (shown == good).all()
+    assert [(each.region.x, each.region.y) for each in broken] == [(64, 0), (128, 64)]
+    assert all("\n" not in str(each.error) for each in broken)
+
+
+def test_a_tile_of_another_size_is_broken(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tiff", pyramid=1)
+    small = encode(PICTURE[:16, :16].copy(), 50, rgb=False)
+    with tifffile.TiffFile(path) as file:
+        offset, length = file.pages[0].dataoffsets[0], file.pages[0].databytecounts[0]
+    with path.open("r+b") as file:
+        file.seek(offset)
+        file.write(small.ljust(length, b"\0"))
+    assert len(small) < length
+    with open_slide(path) as slide, pytest.raises(TileError, match="not of the size"):
+        slide.read(Region(0, 0, 0, 64, 64))
+
+
+@pytest.mark.parametrize(
+    ("levels", "form", "message"),
+    [
+        (PICTURE.astype(np.uint16), {"compression": "zlib"}, "has 16 bits a channel; export the slide with 8"),
+        (PICTURE[..., 0], {"compression": "zlib", "photometric": "minisblack"}, "is grayscale"),
+        (PICTURE[..., 0], {"compression": "jpeg", "photometric": "minisblack"}, "is grayscale"),
+    ],
+)
+def test_other_than_rgb_of_8_bits_is_refused(
+    tmp_path: Path, levels: Levels, form: dict[str, str], message: str
+) -> None:
+    path = write(tmp_path / "a.tiff", levels=levels, **form)  # type: ignore[arg-type]
+    with pytest.raises(ImageError, match=message), open_slide(path):
+        pass
+
+
+@pytest.mark.parametrize("compression", ["jpeg", "lzw"])
+def test_a_truncated_slide_is_refused_when_it_is_opened(tmp_path: Path, compression: str) -> None:
+    path = write(tmp_path / "a.tiff", compression, pyramid=1)
+    path.write_bytes(path.read_bytes()[:-2000])
+    with pytest.raises(ImageError, match=r"a\.tiff: is truncated or damaged"), open_slide(path):
+        pass
+    with pytest.raises(ImageError, match=r"is truncated or damaged \(\d of 15 tiles"):  # whatever OpenSlide makes of it
+        check_tiff(path)
+
+
+def test_strips_and_plain_images_are_slides_of_one_level(tmp_path: Path) -> None:
+    strips = tmp_path / "strips.tiff"
+    tifffile.imwrite(strips, PICTURE, photometric="rgb", compression="lzw")
+    Image.fromarray(PICTURE).save(tmp_path / "a.png")
+    for path in (strips, tmp_path / "a.png"):
+        with open_slide(path) as slide:
+            assert slide.levels == ((WIDTH, HEIGHT),)
+            assert (slide.read(Region(0, 20, 10, 70, 50)) == PICTURE[10:60, 20:90]).all()
+            assert (slide.read(Region(0, WIDTH - 1, 0, 2, 2))[:, 1] == 255).all()
+
+
+def test_sizes_of_pixels_and_profiles_are_found(tmp_path: Path) -> None:
+    from PIL import ImageCms  # noqa: PLC0415 - only here
+
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    form = {"resolution": (2e4, 4e4), "resolutionunit": "CENTIMETER", "iccprofile": profile}
+    with open_slide(write(tmp_path / "a.tiff", **form)) as slide:  # type: ignore[arg-type]
+        assert slide.mpp == pytest.approx((0.5, 0.25))
+        assert slide.icc == profile
+        assert slide.kind == "generic-tiff, JPEG"
+    with open_slide(write(tmp_path / "b.tiff")) as slide:
+        assert slide.mpp is None
+        assert slide.icc is None
