@@ -114,7 +114,7 @@ def test_the_installed_command_starts_without_torch() -> None:
 def test_demo_takes_a_config_and_a_seed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "tiny.toml").write_text("labs = 1\npatches = 2\nreference = 3\nsize = 96\n")
+    (tmp_path / "tiny.toml").write_text("labs = 2\npatches = 2\nreference = 3\nsize = 96\nrounds = 1\n")
     out = tmp_path / "deep" / "demo"
     assert run(monkeypatch, "demo", "--out", out, "--config", tmp_path / "tiny.toml", "--seed", "5") == 0
     assert "report.html" in capsys.readouterr().out

@@ -93,15 +93,15 @@ class Evil:
         return (exit, (3,))
 
 
-def npy(array: np.ndarray, allow_pickle: bool = False) -> bytes:
+def npy(array: np.ndarray) -> bytes:
     buffer = BytesIO()
-    np.save(buffer, array, allow_pickle=allow_pickle)
+    np.save(buffer, array)  # writes objects as pickles, which is what a hostile client would do
     return buffer.getvalue()
 
 
 GOOD = npy(np.zeros((2, 3), np.float32))
 ODD_ARRAYS = {
-    "objects": npy(np.array([Evil()], dtype=object), allow_pickle=True),
+    "objects": npy(np.array([Evil()], dtype=object)),
     "a bare pickle": pickle.dumps(Evil()),
     "texts": npy(np.array(["a"])),
     "a structure": npy(np.zeros(2, [("a", "<f4")])),
