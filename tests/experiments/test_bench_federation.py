@@ -3,7 +3,6 @@ from pathlib import Path
 
 import pytest
 
-from bottlegan.experiments import bench_federation
 from bottlegan.experiments.bench_federation import bench_staining, bench_uploads, time_rounds
 from bottlegan.experiments.world import World, draw_world
 from bottlegan.federated.federation import LOG
@@ -15,14 +14,12 @@ def world() -> World:
     return draw_world("smoke", None, 0, 0)
 
 
-def test_uploads_are_as_small_as_they_are_said_to_be(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_uploads_are_as_small_as_they_are_said_to_be(world: World) -> None:
     code, model = bench_uploads(world, "code", Silent())
     assert code["bytes_up"] <= 1000
     assert code["labs"] == len(model.codes.names) == 4
     assert code["minutes"] == pytest.approx((code["seconds_clients"] + code["seconds_server"]) / 60)
-    monkeypatch.setattr(bench_federation, "WARM", 1)
-    monkeypatch.setattr(bench_federation, "TIMED", 2)
-    figures = bench_staining(world, model)
+    figures = bench_staining(world, model, rounds=2)
     assert 0 <= figures["share"] < 1
     assert figures["restained_step_ms"] > 0
 

@@ -37,8 +37,6 @@ from bottlegan.training.segmentation import Labeled
 
 ROUNDS = 8
 SEED = 0
-WARM, TIMED = 20, 20
-"""Rounds of one lab before, and while, its steps are timed."""
 
 
 def bench_federation(
@@ -85,34 +83,38 @@ def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dic
     }, model
 
 
-def bench_staining(world: World, model: BottleGAN) -> dict[str, Json]:
-    """Return what share of a lab's training its stain takes: normalizing once, and restaining in every batch."""
+def bench_staining(world: World, model: BottleGAN, rounds: int | None = None) -> dict[str, Json]:
+    """Return what share of a lab's whole training its stain takes: normalizing once, and restaining in every batch.
+
+    All rounds are trained, because a color is mapped by the network when it is first seen, and looked up from then on.
+    """
     config = Phase2Config(mode="restain")
     given = next(lab for lab in world.labs("own") if lab.labeled)
     normalizer = Normalizer.from_model(model, given.name)
     started = time.perf_counter()
     labeled = [Labeled(normalizer(each.image), each.mask) for each in given.labeled]
     once = time.perf_counter() - started
-    plain = time_step(Lab(given.name, labeled, [], []), config)
-    restained = time_step(Lab(given.name, labeled, [], [], Staining(vary=restain_randomly(model, 1.0))), config)
-    whole = config.rounds * config.training.steps * restained + once
-    added = config.rounds * config.training.steps * max(0.0, restained - plain) + once
+    count = rounds or config.rounds
+    plain = time_training(Lab(given.name, labeled, [], []), config, count)
+    vary = restain_randomly(model, 1.0)
+    restained = time_training(Lab(given.name, labeled, [], [], Staining(vary=vary)), config, count)
+    steps = count * config.training.steps
     return {
-        "step_ms": 1000 * plain,
-        "restained_step_ms": 1000 * restained,
+        "step_ms": 1000 * plain / steps,
+        "restained_step_ms": 1000 * restained / steps,
         "normalizing_seconds": once,
-        "share": added / whole,
+        "share": (max(0.0, restained - plain) + once) / (restained + once),
     }
 
 
-def time_step(lab: Lab, config: Phase2Config) -> float:
-    """Return the median seconds of a training step, after enough of them to have seen most colors."""
-    weights, seconds = initial_weights(config, SEED), []
-    for number in range(1, WARM + TIMED + 1):
-        started = time.perf_counter()
+def time_training(lab: Lab, config: Phase2Config, rounds: int) -> float:
+    """Return the seconds that a lab's steps take in so many rounds."""
+    weights = initial_weights(config, SEED)
+    train_round(lab, weights, config, 1, SEED)  # torch prepares itself in the first one
+    started = time.perf_counter()
+    for number in range(1, rounds + 1):
         train_round(lab, weights, config, number, SEED)
-        seconds.append((time.perf_counter() - started) / config.training.steps)
-    return median(seconds[WARM:])
+    return time.perf_counter() - started
 
 
 def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
@@ -146,7 +148,8 @@ def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
 
 def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float:
     """Return the median seconds of a round in which each lab trains, and their weights are averaged."""
-    members = {name: open_client(path).open_lab(config.phase2) for name, path in labs.items()}
+    clients = {name: open_client(path) for name, path in labs.items()}
+    members = {name: Lab(name, each.read_labeled(each.config.labeled), [], []) for name, each in clients.items()}
     shares = {name: float(len(lab.labeled)) for name, lab in members.items()}
     weights, seconds = initial_weights(config.phase2, SEED), []
     for number in range(1, ROUNDS):
