@@ -40,7 +40,7 @@ def lut(
         Path | None, typer.Option(help="A .cube file, of any software, to compare with the model.")
     ] = None,
 ) -> None:
-    """Write a style's color map as a .cube file, which ffmpeg and most color software can apply, and check the map.
+    """Write a style's color map as a .cube file, which color software can apply, and check the map.
 
     A .cube file is coarse. How far off it is, is measured, printed, and written to its header; BottleGAN itself maps
     every color exactly.

@@ -39,7 +39,7 @@ Format = Annotated[
     Literal["tiff", "ome"] | None,
     typer.Option(
         "--format",
-        help="Flat pyramid, for OpenSlide and QuPath, or OME-TIFF.",
+        help="Flat pyramid, as OpenSlide reads it, or OME-TIFF.",
         show_default="by the output's name",
         rich_help_panel=SLIDES,
     ),

@@ -16,7 +16,7 @@ CENTER, SPREAD = 0.7, 0.25
 
 @document
 class SegmenterConfig:
-    """How large the network is. The default takes about 13 ms for a step of two 128 px crops, on one core."""
+    """How large the network is. The default takes about 15 ms for a step of two 128 px crops, on one core."""
 
     width: int = 16
     """Channels of the finest level; level k has k + 1 times as many."""

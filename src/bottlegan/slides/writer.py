@@ -1,4 +1,4 @@
-"""Pyramids of JPEG tiles, as BigTIFF: flat, as OpenSlide and QuPath read it, or as OME-TIFF."""
+"""Pyramids of JPEG tiles, as BigTIFF: flat, as OpenSlide reads it, or as OME-TIFF."""
 
 import json
 from collections.abc import Iterator, Mapping
