@@ -11,8 +11,9 @@ from bottlegan.models.files import PRIOR, save_model
 from bottlegan.models.paradigms import ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.normalize.slide import SlideMap, SlideOptions, fit_map, load_map, map_slide
+from bottlegan.normalize.slide import SlideOptions, map_slide
 from bottlegan.normalize.slide_folder import map_slide_folder
+from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map, load_map
 from bottlegan.slides.grid import Region
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.slides.reader import open_slide
@@ -188,7 +189,7 @@ def test_what_a_slide_does_not_have_is_refused(
 
 
 def test_a_style_is_fitted_to_the_slide_or_known(slide: Path, picture: Levels, tmp_path: Path) -> None:
-    fitted = fit_map(slide, PRIOR, seed=0, force=True)
+    fitted = fit_map(slide, MapChoice(PRIOR, force=True))
     assert fitted.note["verdict"] in ("good", "uncertain", "refused")
     model = known(tmp_path / "model.safetensors")
     back = load_map(model, "a", "restain")
@@ -204,8 +205,8 @@ def test_what_is_no_stain_is_refused_unless_forced(tmp_path: Path) -> None:
     random = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
     path = write(tmp_path / "noise.tiff", random, compression="zlib")
     with pytest.raises(InputError, match=r"noise\.tiff: refused: .*; nothing was written, --force"):
-        fit_map(path, PRIOR, seed=0, force=False)
-    assert fit_map(path, PRIOR, seed=0, force=True).note["forced"] is True
+        fit_map(path, MapChoice(PRIOR))
+    assert fit_map(path, MapChoice(PRIOR, force=True)).note["forced"] is True
 
 
 def test_a_model_whose_output_depends_on_the_tile_is_refused(tmp_path: Path) -> None:

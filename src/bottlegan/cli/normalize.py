@@ -10,8 +10,8 @@ from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bottlegan.normalize.folder import ColorMap
-    from bottlegan.normalize.slide import SlideMap, SlideOptions, SlideResult
-    from bottlegan.normalize.slide_folder import MakeMap
+    from bottlegan.normalize.slide import SlideOptions, SlideResult
+    from bottlegan.normalize.slide_map import MapChoice
     from bottlegan.slides.image import Levels
 
 Input = Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)]
@@ -47,6 +47,10 @@ Format = Annotated[
 Strict = Annotated[
     bool, typer.Option("--strict", help="Stop at a tile that cannot be read; else it is white.", rich_help_panel=SLIDES)
 ]
+Everything = Annotated[
+    bool,
+    typer.Option("--everything", help="Map glass around the tissue and pen on it as well.", rich_help_panel=SLIDES),
+]
 
 
 def normalize(
@@ -65,6 +69,7 @@ def normalize(
     quality: Quality = None,
     kind: Format = None,
     strict: Strict = False,
+    everything: Everything = False,
 ) -> None:
     """Bring images or slides to the reference stain, or through it to another style. Nothing needs to be trained.
 
@@ -75,7 +80,10 @@ def normalize(
     """
     file = find_model(model)
     if (options := _find_slides(source, level, region, quality, kind, strict)) is not None:
-        _stream(source, target, _slide_maps(file, style, to, seed, force), options)
+        from bottlegan.normalize.slide_map import MapChoice
+
+        choice = MapChoice(file, style, to, seed=seed, force=force, everything=everything)
+        _stream(source, target, choice, options)
         return
     wanted = None if to is None else _map_of(file, to, "restain")
     if style is not None:
@@ -97,6 +105,7 @@ def restain(
     quality: Quality = None,
     kind: Format = None,
     strict: Strict = False,
+    everything: Everything = False,
 ) -> None:
     """Bring images or slides in the reference stain to a style.
 
@@ -104,10 +113,9 @@ def restain(
     """
     file = find_model(model)
     if (options := _find_slides(source, level, region, quality, kind, strict)) is not None:
-        from bottlegan.normalize.slide import load_map
+        from bottlegan.normalize.slide_map import MapChoice
 
-        color_map = load_map(file, style, "restain")
-        _stream(source, target, lambda _: color_map, options)
+        _stream(source, target, MapChoice(file, style, direction="restain", everything=everything), options)
         return
     _run(source, target, _map_of(file, style, "restain"))
 
@@ -132,40 +140,27 @@ def _find_slides(
     return SlideOptions(level or 0, region, QUALITY if quality is None else quality, kind, strict)
 
 
-def _slide_maps(model: Path, style: str | None, to: str | None, seed: int, force: bool) -> "MakeMap":
-    """Return what finds the map of a slide: a known one, or one fitted to it; what can be loaded is, at once."""
-    from bottlegan.normalize.slide import fit_map, load_map
-
-    known = None if style is None else load_map(model, style, "normalize")
-    wanted = None if to is None else load_map(model, to, "restain")
-
-    def make(slide: Path) -> "SlideMap":
-        content = known or fit_map(slide, model, seed, force, TerminalProgress())
-        if known is None:
-            typer.echo(f"{slide}: {content.note['verdict']}: {content.note['reason']}", err=True)
-        return content if wanted is None else content.then(wanted)
-
-    return make
-
-
-def _stream(source: Path, target: Path, make_map: "MakeMap", options: "SlideOptions") -> None:
+def _stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions") -> None:
     """Map a slide, or each slide of a folder, and say what became of it."""
     from bottlegan.normalize.slide import check_slide, map_slide
 
     if source.is_dir():
-        _stream_folder(source, target, make_map, options)
+        _stream_folder(source, target, choice, options)
         return
     check_slide(source, target, options)
-    result = map_slide(source, target, make_map(source), options, TerminalProgress())
+    progress = TerminalProgress()
+    result = map_slide(source, target, choice.prepare(progress)(source), options, progress)
+    if "verdict" in result.note:
+        typer.echo(f"{source}: {result.note['verdict']}: {result.note['reason']}", err=True)
     for part in result.broken:
         typer.echo(f"white instead: {part.error}", err=True)
     typer.echo(f"Wrote {target}: {_summarize(result)}.")
 
 
-def _stream_folder(source: Path, target: Path, make_map: "MakeMap", options: "SlideOptions") -> None:
+def _stream_folder(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions") -> None:
     from bottlegan.normalize.slide_folder import map_slide_folder
 
-    outcomes = map_slide_folder(source, target, make_map, options, TerminalProgress())
+    outcomes = map_slide_folder(source, target, choice.prepare(), options, TerminalProgress())
     width = max(len(each.source.name) for each in outcomes)
     for each in outcomes:
         told = each.error if each.result is None else _summarize(each.result)
@@ -178,8 +173,9 @@ def _stream_folder(source: Path, target: Path, make_map: "MakeMap", options: "Sl
 
 def _summarize(result: "SlideResult") -> str:
     speed = result.megapixels / result.seconds
+    verdict = f", style {result.note['verdict']}" if "verdict" in result.note else ""
     broken = f", {len(result.broken)} tiles could not be read and are white" if result.broken else ""
-    return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{broken}"
+    return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{verdict}{broken}"
 
 
 def _map_of(model: Path, style: str, direction: str) -> "ColorMap":

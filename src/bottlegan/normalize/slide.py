@@ -3,9 +3,8 @@
 A color map knows nothing but a pixel's color, so a tile comes out the same alone and in its slide, and seams cannot be.
 """
 
-import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,33 +13,16 @@ import torch
 
 from bottlegan import __version__
 from bottlegan.errors import InputError
-from bottlegan.models.files import load_model
-from bottlegan.models.paradigms import StyleModel
-from bottlegan.normalize.folder import ColorMap
-from bottlegan.normalize.normalizer import Direction, Normalizer
+from bottlegan.normalize.slide_map import SlideMap
 from bottlegan.progress import Json, Progress
+from bottlegan.slides.cover import blend, find_cover
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
-from bottlegan.slides.image import Levels, from_batch, to_batch
+from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import QUALITY, Form, Format, check_target, choose_format, writing_pyramid
-from bottlegan.stain.lut import ColorTable
 
 MILLION = 1e6
-
-
-@dataclass(frozen=True)
-class SlideMap:
-    """A color map, and what to say of it in the files that it makes."""
-
-    convert: ColorMap
-    note: Mapping[str, Json]
-
-    def then(self, following: "SlideMap") -> "SlideMap":
-        """Return this map and another after it, as one."""
-        return SlideMap(
-            lambda levels: following.convert(self.convert(levels)), {**self.note, "then": dict(following.note)}
-        )
 
 
 @dataclass(frozen=True)
@@ -65,6 +47,8 @@ class SlideResult:
 
     megapixels: float
     seconds: float
+    note: Mapping[str, Json]
+    """What is known of its map."""
     broken: list[Broken] = field(default_factory=list)
     """What could not be read, and is white."""
 
@@ -85,25 +69,43 @@ def map_slide(
     broken: list[Broken] = []
     with open_slide(source) as slide, _one_thread():
         grid = lay_grid(slide, options)
+        convert = choose_convert(slide, color_map, options)
 
         def make(index: int) -> Levels:
+            region = grid[index]
             if options.strict:
-                return color_map.convert(slide.read(grid[index]))
-            levels, lost = read_all_but_broken(slide, grid[index])
-            mapped = color_map.convert(levels)
+                return convert(slide.read(region), region)
+            levels, lost = read_all_but_broken(slide, region)
+            mapped = convert(levels, region)
             for part in lost:
-                mapped[part.region.within(grid[index])] = 255  # after mapping: no map need keep white
+                mapped[part.region.within(region)] = 255  # after mapping: no map need keep white
             broken.extend(lost)
             return mapped
 
         form = choose_form(slide, grid, options, target)
-        with writing_pyramid(target, form, _write_note(slide, grid, color_map.note, form)) as writer:
+        with writing_pyramid(target, form, _write_note(slide, grid, color_map, form)) as writer:
             stream_pyramid(make, writer, progress=progress, label=source.name)
             writer.note["unreadable tiles"] = len(broken)
             if len(broken) >= len(grid):
                 raise broken[0].error
     broken.sort(key=lambda part: (part.region.y, part.region.x))  # threads report in any order
-    return SlideResult(grid.region.width * grid.region.height / MILLION, time.perf_counter() - start, broken)
+    megapixels = grid.region.width * grid.region.height / MILLION
+    return SlideResult(megapixels, time.perf_counter() - start, color_map.note, broken)
+
+
+def choose_convert(slide: Slide, color_map: SlideMap, options: SlideOptions) -> Callable[[Levels, Region], Levels]:
+    """Return how to map the levels (H, W, 3) of a region: as colors alone, or except where there is bare glass."""
+    if not color_map.tissue_only:
+        return lambda levels, _: color_map.convert(levels)
+    cover, downsample = find_cover(slide), measure_downsample(slide, options.level)
+
+    def convert(levels: Levels, region: Region) -> Levels:
+        share = cover.weigh(region, downsample)
+        if isinstance(share, float):
+            return color_map.convert(levels) if share else levels
+        return blend(levels, color_map.convert(levels), share)
+
+    return convert
 
 
 def check_slide(source: Path, target: Path, options: SlideOptions) -> None:
@@ -142,50 +144,7 @@ def choose_form(slide: Slide, grid: Grid, options: SlideOptions, target: Path) -
     return Form(size, grid.tile, mpp, options.quality, options.kind or choose_format(target))
 
 
-def fit_map(source: Path, model: Path, seed: int, force: bool, progress: Progress | None = None) -> SlideMap:
-    """Fit one style to tissue of a slide, and return the map to the reference stain; refuse what is not H&E."""
-    normalizer = Normalizer.fit(source, model=model, seed=seed, progress=progress, force=force)
-    diagnosis = normalizer.diagnosis
-    if diagnosis is None:
-        raise RuntimeError("a fit has a diagnosis")
-    if normalizer.refused:
-        raise InputError(
-            f"{source}: {diagnosis.verdict}: {diagnosis.reason}; nothing was written, --force it to do so anyway"
-        )
-    _check_map(normalizer.network.on("cpu"), model)
-    said = {"verdict": diagnosis.verdict.value, "reason": diagnosis.reason, "forced": force, "seed": seed}
-    return SlideMap(normalizer, _name_map(model, "normalize", "fitted to this slide") | said)
-
-
-def load_map(model: Path, style: str, direction: Direction) -> SlideMap:
-    """Return the map from or to a style that a model of any paradigm knows."""
-    network = load_model(model)
-    _check_map(network, model)
-    code = network.codes[style].detach()
-    run = network.normalize if direction == "normalize" else network.restain
-
-    @torch.no_grad()
-    def convert(colors: Levels) -> Levels:
-        return from_batch(run(to_batch(colors[None]), code))[0][0]
-
-    return SlideMap(ColorTable(convert), _name_map(model, direction, style))
-
-
-def _check_map(network: StyleModel, model: Path) -> None:
-    form = network.config.generator
-    if form.kind != "pixel" or form.statistics != "frozen":
-        raise InputError(
-            f"{model}: maps a pixel by what is around it, so the tiles of a slide would not fit together; "
-            "use a model of pixel generators with frozen statistics"
-        )
-
-
-def _name_map(model: Path, direction: Direction, style: str) -> dict[str, Json]:
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    return {"direction": direction, "style": style, "model": model.name, "model sha256": digest}
-
-
-def _write_note(slide: Slide, grid: Grid, note: Mapping[str, Json], form: Form) -> dict[str, Json]:
+def _write_note(slide: Slide, grid: Grid, color_map: SlideMap, form: Form) -> dict[str, Json]:
     """Return what to say of a slide in its description."""
     region = grid.region
     return {
@@ -195,7 +154,8 @@ def _write_note(slide: Slide, grid: Grid, note: Mapping[str, Json], form: Form) 
         "region": [region.x, region.y, region.width, region.height],
         "jpeg": f"quality {form.quality}, chroma 4:4:4",
         "color profile": "none" if slide.icc is None else "dropped: the source's does not describe these colors",
-        "map": dict(note),
+        "map": color_map.note,
+        "mapped": "tissue; bare glass is left as it is" if color_map.tissue_only else "everything",
     }
 
 

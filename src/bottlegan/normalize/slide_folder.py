@@ -1,18 +1,15 @@
 """Folders of slides: each is mapped by itself, and one that cannot be does not stop the rest."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import make_folder
-from bottlegan.normalize.slide import SlideMap, SlideOptions, SlideResult, check_slide, map_slide
+from bottlegan.normalize.slide import SlideOptions, SlideResult, check_slide, map_slide
+from bottlegan.normalize.slide_map import MakeMap
 from bottlegan.progress import Progress
 from bottlegan.slides.reader import SLIDES, TIFF, is_slide
-
-MakeMap = Callable[[Path], SlideMap]
-"""What finds the color map of a slide."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from scipy import ndimage
 from bottlegan.errors import InputError
 from bottlegan.seeding import numpy_stream
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.image import Levels, to_batch
+from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.stain.density import to_density
 from bottlegan.stain.macenko import find_tissue
@@ -20,8 +20,9 @@ from bottlegan.stain.macenko import find_tissue
 MICROMETERS = 1.0  # of a pixel that a style is fitted to: 10x magnification
 PLAUSIBLE = (0.02, 20.0)  # micrometers a pixel that a microscope can give; else the file's resolution means nothing
 COARSER = 2.8  # downsampling that is aimed at where that is unknown, halfway from 2 to 4
-CELLS = 16  # pixels of the thumbnail along a tile
-BLOCK = 2048  # pixels a side that are read at once for the thumbnail, which bounds memory
+SPOT = 16.0  # pixels that a style is fitted to along one of the overview, about a cell, ...
+MOST_SPOTS = 2**20  # ... or more, so that memory does not grow with the slide
+BLOCK = 2048  # pixels a side that are read at once for the overview, which bounds memory
 BRIGHTEST = 0.05  # share of a slide that is glass, at least
 DARKEST_GLASS = 0.2  # optical density that glass may have; where there is none, pale tissue is not taken for it
 MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that it must have where tissue is scarce
@@ -42,8 +43,8 @@ def sample_tissue(path: Path, count: int = 16, size: int = 256, seed: int = 0) -
     with open_slide(path) as slide:
         downsample = choose_downsample(slide)
         extent = size * downsample
-        thumbnail, pixel, broken = read_thumbnail(slide, extent / CELLS)
-        corners = choose_tiles(mask_tissue(thumbnail), extent / pixel, count, seed)
+        overview, pixel, broken = read_overview(slide)
+        corners = choose_tiles(mask_tissue(overview), extent / pixel, count, seed)
         if not corners:
             nothing = InputError(f"{path}: no tissue was found on this slide; give one with tissue")
             raise broken[0].error if broken else nothing
@@ -66,33 +67,41 @@ def choose_level(slide: Slide, downsample: float) -> int:
     return max(fine, default=0)
 
 
-def read_thumbnail(slide: Slide, downsample: float) -> tuple[Levels, float, list[Broken]]:
-    """Return the whole slide (H, W, 3), reduced by about `downsample`, by how much exactly, and what was broken.
+def read_overview(slide: Slide) -> tuple[Levels, float, list[Broken]]:
+    """Return the whole slide (H, W, 3), much reduced, by how much exactly, and what was broken.
 
     It is read in blocks: a slide without coarse levels would not fit into memory.
     """
+    width, height = slide.levels[0]
+    downsample = max(SPOT * choose_downsample(slide), math.sqrt(width * height / MOST_SPOTS))
     level = choose_level(slide, downsample)
     step = measure_downsample(slide, level)
     factor = max(1, round(downsample / step))
     width, height = slide.levels[level]
     side = max(1, BLOCK // factor) * factor
-    thumbnail = np.full((math.ceil(height / factor), math.ceil(width / factor), 3), 255, np.uint8)
+    overview = np.full((math.ceil(height / factor), math.ceil(width / factor), 3), 255, np.uint8)
     broken: list[Broken] = []
     for block in Grid(Region(level, 0, 0, width, height), Size(side, side)):
         levels, lost = read_all_but_broken(slide, block)
         reduced = np.asarray(Image.fromarray(levels).reduce(factor))
         y, x = block.y // factor, block.x // factor
-        thumbnail[y : y + reduced.shape[0], x : x + reduced.shape[1]] = reduced
+        overview[y : y + reduced.shape[0], x : x + reduced.shape[1]] = reduced
         broken += lost
-    return thumbnail, factor * step, broken
+    return overview, factor * step, broken
 
 
-def mask_tissue(thumbnail: Levels) -> NDArray[np.bool_]:
-    """Return where (H, W) tissue is: pixels that are dark, by the vote of their neighbors, so that no dust is."""
-    density = to_density(to_batch(thumbnail).double()).flatten(2).transpose(1, 2)
+def measure_above_glass(overview: Levels) -> NDArray[np.float32]:
+    """Return the densities (H, W, 3) of an overview above those of bare glass."""
+    density = to_density(torch.arange(256) / 255).numpy()[overview]
     # Scanners make glass light gray; that there is more of it than of tissue must not make it tissue.
-    glass = density.quantile(BRIGHTEST, dim=1, keepdim=True).clamp(max=DARKEST_GLASS)
-    mask = find_tissue((density - glass).clamp(min=0))[0].reshape(torch.Size(thumbnail.shape[:2])).numpy()
+    glass = np.quantile(density.reshape(-1, 3), BRIGHTEST, axis=0).clip(max=DARKEST_GLASS).astype(np.float32)
+    return np.maximum(density - glass, 0)
+
+
+def mask_tissue(overview: Levels) -> NDArray[np.bool_]:
+    """Return where (H, W) tissue is: pixels that are dark, by the vote of their neighbors, so that no dust is."""
+    above = measure_above_glass(overview)
+    mask = find_tissue(torch.from_numpy(above).flatten(0, 1)[None])[0].reshape(above.shape[:2]).numpy()
     return ndimage.uniform_filter(mask.astype(np.float32), size=3, mode="nearest") > 0.5
 
 

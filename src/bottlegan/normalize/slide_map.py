@@ -1,0 +1,133 @@
+"""The color map of a slide: fitted to its tissue, or that of a style which a model knows."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bottlegan.errors import InputError
+from bottlegan.models.files import load_model
+from bottlegan.models.paradigms import StyleModel
+from bottlegan.normalize.normalizer import Direction, open_model, read_images
+from bottlegan.normalize.spare import describe_reference, describe_style, spare_ink
+from bottlegan.progress import Json, Progress
+from bottlegan.slides.image import Levels, from_batch, to_batch
+from bottlegan.stain.lut import ColorTable, Convert
+from bottlegan.training.diagnosis import Verdict
+from bottlegan.training.onboard import onboard
+
+MakeMap = Callable[[Path], "SlideMap"]
+"""What finds the color map of a slide."""
+
+
+class SlideMap:
+    """A color map, the table that remembers it, and what to say of it in the files that it makes."""
+
+    def __init__(self, colors: Convert, note: Mapping[str, Json], tissue_only: bool = False) -> None:
+        """Begin with an empty table.
+
+        Args:
+            colors: Maps colors (N, 3), each by itself.
+            note: What the map is.
+            tissue_only: Whether bare glass around the tissue is to be left as it is.
+        """
+        self.colors, self.note, self.tissue_only = colors, dict(note), tissue_only
+        self.convert = ColorTable(colors)
+
+    def then(self, following: "SlideMap") -> "SlideMap":
+        """Return this map and another after it, as one."""
+
+        def colors(levels: Levels) -> Levels:
+            return following.colors(self.colors(levels))
+
+        return SlideMap(colors, {**self.note, "then": following.note}, self.tissue_only)
+
+
+@dataclass(frozen=True)
+class MapChoice:
+    """Which map slides get: all that another process needs to know to make it."""
+
+    model: Path
+    style: str | None = None
+    """Of the slides, if the model knows it; else it is fitted to each. To restain, the one to bring them to."""
+    to: str | None = None
+    """The style to go on to from the reference stain."""
+    direction: Direction = "normalize"
+    seed: int = 0
+    force: bool = False
+    """Map slides even if their style is refused."""
+    everything: bool = False
+    """Map glass and pen as well."""
+
+    def prepare(self, progress: Progress | None = None) -> MakeMap:
+        """Return what finds the map of a slide; what can be loaded is, at once, and shared by all slides."""
+        known = None if self.style is None else load_map(self.model, self.style, self.direction, self.everything)
+        wanted = None if self.to is None else load_map(self.model, self.to, "restain", self.everything)
+
+        def make(slide: Path) -> SlideMap:
+            content = known or fit_map(slide, self, progress)
+            return content if wanted is None else content.then(wanted)
+
+        return make if known is None or wanted is None else _always(known.then(wanted))
+
+
+def _always(color_map: SlideMap) -> MakeMap:
+    return lambda _: color_map
+
+
+def fit_map(source: Path, choice: MapChoice, progress: Progress | None = None) -> SlideMap:
+    """Fit one style to tissue of a slide, and return the map to the reference stain; refuse what is not H&E."""
+    network, _ = open_model(choice.model)
+    _check_map(network, choice.model)
+    found = onboard(read_images(source, choice.seed), network, choice.seed, progress)
+    verdict, reason = found.diagnosis.verdict, found.diagnosis.reason
+    if verdict == Verdict.REFUSED and not choice.force:
+        raise InputError(f"{source}: {verdict}: {reason}; nothing was written, --force it to do so anyway")
+    said: dict[str, Json] = {"verdict": verdict.value, "reason": reason, "forced": choice.force, "seed": choice.seed}
+    colors = map_colors(network, found.code, "normalize", choice.everything)
+    note = _name_map(choice.model, "normalize", "fitted to this slide") | said
+    return SlideMap(colors, note, tissue_only=not choice.everything)
+
+
+def load_map(model: Path, style: str, direction: Direction, everything: bool = False) -> SlideMap:
+    """Return the map from or to a style that a model of any paradigm knows."""
+    network = load_model(model)
+    _check_map(network, model)
+    colors = map_colors(network, network.codes[style].detach(), direction, everything)
+    return SlideMap(colors, _name_map(model, direction, style), tissue_only=not everything)
+
+
+def map_colors(network: StyleModel, code: Tensor, direction: Direction, everything: bool) -> Convert:
+    """Return what maps colors (N, 3) as a network does, but for ink, unless `everything` is to be mapped."""
+    network.eval().requires_grad_(False)
+
+    def convert(colors: Levels) -> Levels:
+        run = network.normalize if direction == "normalize" else network.restain
+        # A thread's own setting, so it must be made in every one that maps.
+        with torch.no_grad():
+            return from_batch(run(to_batch(colors[None]), code))[0][0]
+
+    if everything or not len(network.reference.colors):
+        return convert  # a model that knows nothing of its reference set cannot tell what ink is
+    reference = network.reference.statistics()
+    if direction == "restain":
+        return spare_ink(convert, describe_reference(reference))
+    with torch.no_grad():
+        return spare_ink(convert, describe_style(reference, lambda images: network.restain(images, code)))
+
+
+def _check_map(network: StyleModel, model: Path) -> None:
+    form = network.config.generator
+    if form.kind != "pixel" or form.statistics != "frozen":
+        raise InputError(
+            f"{model}: maps a pixel by what is around it, so the tiles of a slide would not fit together; "
+            "use a model of pixel generators with frozen statistics"
+        )
+
+
+def _name_map(model: Path, direction: Direction, style: str) -> dict[str, Json]:
+    digest = hashlib.sha256(model.read_bytes()).hexdigest()
+    return {"direction": direction, "style": style, "model": model.name, "model sha256": digest}

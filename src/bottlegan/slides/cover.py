@@ -1,0 +1,79 @@
+"""Where a slide shows anything but bare glass, in soft steps, for every pixel: what lies outside can be left alone."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from bottlegan.slides.grid import Region
+from bottlegan.slides.image import Levels
+from bottlegan.slides.reader import Slide
+from bottlegan.slides.tissue import measure_above_glass, read_overview
+
+Weights = NDArray[np.float32]
+
+SHOWN = 0.03
+"""Density above that of glass, 8 levels, from which on a spot may be tissue. Glass that is taken for tissue is mapped,
+as it is within tissue; tissue that is taken for glass would keep its stain. So in doubt a spot is tissue."""
+MARGIN = 2
+"""Spots around what is shown that belong to it: the edge of tissue is paler than a spot's mean can tell."""
+
+
+@dataclass(frozen=True)
+class Cover:
+    """How far each spot of a slide is covered, from 0 to 1."""
+
+    spots: Weights
+    """(H, W), a spot being as large as a pixel of the slide's overview."""
+    pixels: float
+    """Of the finest level along a spot."""
+
+    def weigh(self, region: Region, downsample: float) -> float | Weights:
+        """Return how far a region is covered: 0 or 1 if all of it is the same, else (H, W, 1) for its pixels.
+
+        A pixel's weight depends on its place alone, whatever region it is asked for in.
+
+        Args:
+            region: Of any level.
+            downsample: Of that level.
+        """
+        rows, down = self._place(region.y, region.height, downsample, self.spots.shape[0])
+        columns, across = self._place(region.x, region.width, downsample, self.spots.shape[1])
+        spots = self.spots[rows[0] : rows[-1] + 2, columns[0] : columns[-1] + 2]
+        if (spots == spots[0, 0]).all():
+            return float(spots[0, 0])
+        below, right = (
+            np.minimum(at + 1, size - 1) for at, size in zip((rows, columns), self.spots.shape, strict=True)
+        )
+        upper = _blend(self.spots[rows][:, columns], self.spots[rows][:, right], across)
+        lower = _blend(self.spots[below][:, columns], self.spots[below][:, right], across)
+        return _blend(upper, lower, down[:, None])[..., None]
+
+    def _place(self, start: int, count: int, downsample: float, spots: int) -> tuple[NDArray[np.int64], Weights]:
+        """Return between which spots pixels lie: the first of the two, and how far on the way to the second."""
+        centers = (np.arange(start, start + count) + 0.5) * (downsample / self.pixels) - 0.5
+        centers = np.clip(centers, 0, spots - 1)
+        before = np.floor(centers).astype(np.int64)
+        return before, (centers - before).astype(np.float32)
+
+
+def find_cover(slide: Slide) -> Cover:
+    """Return where a slide is covered; holes belong to what is around them."""
+    overview, pixels, _ = read_overview(slide)
+    shown = measure_above_glass(overview).max(axis=2) > SHOWN
+    shown = ndimage.binary_dilation(shown, iterations=MARGIN)
+    covered = ndimage.binary_dilation(ndimage.binary_fill_holes(shown)).astype(np.uint8)
+    # Counted rather than averaged, because floats would leave nearly 1 where all is covered.
+    around = ndimage.convolve(covered, np.ones((3, 3), np.uint8), mode="nearest")
+    return Cover((around / 9).astype(np.float32), pixels)
+
+
+def blend(before: Levels, after: Levels, share: Weights) -> Levels:
+    """Return levels between two images (H, W, 3), as far on the way to the second as `share` (H, W, 1) says."""
+    start = before.astype(np.float32)
+    return np.rint(_blend(start, after.astype(np.float32), share)).astype(np.uint8)
+
+
+def _blend(start: Weights, end: Weights, share: Weights) -> Weights:
+    return start + share * (end - start)
