@@ -9,17 +9,26 @@ import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 Item = TypeVar("Item")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
+class Unit(NamedTuple):
+    """What an item of work amounts to, so that its speed can be told."""
+
+    amount: float
+    name: str
+
+
 class Progress(Protocol):
     """What long work reports to."""
 
-    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
-        """Yield `items`, showing how many of `total` are done."""
+    def track(
+        self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
+    ) -> Iterator[Item]:
+        """Yield `items`, showing how many of `total` are done, and how much a second, if one has a unit."""
         ...
 
     def event(self, kind: str, **fields: Json) -> None:
@@ -30,7 +39,9 @@ class Progress(Protocol):
 class Silent:
     """Shows nothing and records nothing."""
 
-    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
+    def track(
+        self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
+    ) -> Iterator[Item]:
         """Yield `items`."""
         yield from items
 

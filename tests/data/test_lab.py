@@ -45,12 +45,21 @@ def test_a_slide_gives_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     def sample(path: Path, count: int, seed: int) -> list[np.ndarray]:
         asked.update(path=path, count=count, seed=seed)
-        return [gray(7)] * count
+        return [gray(k) for k in range(count)]
 
     monkeypatch.setattr(lab, "sample_tissue", sample)
     images = read_lab([tmp_path / "slide.svs", tmp_path / "b.png"], seed=5)
     assert asked == {"path": tmp_path / "slide.svs", "count": MOST_IMAGES // 2, "seed": 5}
-    assert len(images) == MOST_IMAGES // 2 + 1
+    assert len(images) == MOST_IMAGES // 2 // 4 + 1
+
+
+def test_tiles_are_joined_by_four() -> None:
+    assert lab.join_tiles([]) == []
+    joined = lab.join_tiles([gray(k) for k in range(6)])
+    side = len(gray(0))
+    assert [len(each) for each in joined] == [2 * side, side, side]
+    assert joined[0][::side, ::side, 0].tolist() == [[0, 1], [2, 3]]
+    assert [each[0, 0, 0] for each in joined[1:]] == [4, 5]
 
 
 def test_an_empty_folder_is_an_error(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ class Kept:
 def stream(levels: Levels, tile: Size, threads: int) -> Kept:
     kept = Kept(Size(levels.shape[1], levels.shape[0]), tile)
     grid = kept.grids[0]
-    stream_pyramid(lambda index: levels[grid[index].within(grid.region)], kept, threads)
+    stream_pyramid(lambda places: [levels[grid[at].within(grid.region)] for at in places], kept, threads)
     return kept
 
 
@@ -55,33 +55,36 @@ def test_tiles_come_in_the_same_order_from_any_number_of_threads() -> None:
 
 def test_a_bounded_number_of_tiles_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bottlegan.slides.stream.IN_FLIGHT", 1)
+    monkeypatch.setattr("bottlegan.slides.stream.GROUP", 3 * 16 * 16)
     tile, width = Size(16, 16), 4
     kept, lock = Kept(Size(16 * width, 16 * 200), tile), threading.Lock()
     made, most = 0, 0
 
-    def make(_: int) -> Levels:
+    def make(places: range) -> list[Levels]:
         nonlocal made, most
+        assert len(places) == (3 if places.start % width == 0 else 1)
         with lock:
-            made += 1
+            made += len(places)
             most = max(most, made - sum(level == 0 for level, _ in kept.order))
-        return np.zeros((16, 16, 3), np.uint8)
+        return [np.zeros((16, 16, 3), np.uint8) for _ in places]
 
     stream_pyramid(make, kept, 2)
     assert made == width * 200
-    assert most <= LEAST + 1
+    assert most <= 3 * (LEAST + 1)
 
 
 @pytest.mark.parametrize("kind", [ValueError, KeyboardInterrupt])
 def test_an_error_ends_it(kind: type[BaseException], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bottlegan.slides.stream.IN_FLIGHT", 1)
+    monkeypatch.setattr("bottlegan.slides.stream.GROUP", 1)
     kept, calls = Kept(Size(1600, 1600), Size(16, 16)), 0
 
-    def make(index: int) -> Levels:
+    def make(places: range) -> list[Levels]:
         nonlocal calls
         calls += 1
-        if index == 20:
+        if 20 in places:
             raise kind("stop")
-        return np.zeros((16, 16, 3), np.uint8)
+        return [np.zeros((16, 16, 3), np.uint8) for _ in places]
 
     with pytest.raises(kind, match="stop"):
         stream_pyramid(make, kept, 2)

@@ -1,7 +1,10 @@
 import errno
 import json
+import math
+import struct
+import sys
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 from xml.etree import ElementTree
 
 import numpy as np
@@ -12,11 +15,14 @@ from bottlegan.slides import bigtiff
 from bottlegan.slides.grid import Size
 from bottlegan.slides.image import Levels
 from bottlegan.slides.stream import stream_pyramid
-from bottlegan.slides.writer import Form, writing_pyramid
+from bottlegan.slides.writer import Form, check_target, choose_format, describe, writing_pyramid
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
-pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+simplejpeg = pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+TILE = Size(64, 64)
+TEXT, LONG8 = 2, 16  # types of fields
+DESCRIPTION, OFFSETS, CHILDREN = 270, 324, 330  # and their numbers
 
 
 def smooth(width: int, height: int) -> Levels:
@@ -25,11 +31,11 @@ def smooth(width: int, height: int) -> Levels:
     return (255 * np.stack([x, y, (x + y) / 2], axis=2)).astype(np.uint8)
 
 
-def write(path: Path, levels: Levels, **form: object) -> Path:
-    size, tile = Size(levels.shape[1], levels.shape[0]), Size(64, 64)
+def write(path: Path, levels: Levels, tile: Size = TILE, **form: object) -> Path:
+    size = Size(levels.shape[1], levels.shape[0])
     with writing_pyramid(path, Form(size, tile, **form), {"style": "Köln <&> 🔬"}) as writer:  # type: ignore[arg-type]
         grid = writer.grids[0]
-        stream_pyramid(lambda index: levels[grid[index].within(grid.region)], writer, 2)
+        stream_pyramid(lambda places: [levels[grid[at].within(grid.region)] for at in places], writer, 2)
     return path
 
 
@@ -65,9 +71,11 @@ def test_chroma_is_whole_and_quality_is_as_asked(tmp_path: Path) -> None:
     stripes[:, ::2, 0] = 255  # of 1 pixel, which halved chroma would blur
     shown = tifffile.imread(write(tmp_path / "stripes.tiff", stripes)).astype(int)
     assert (shown[:, ::2, 0] - shown[:, 1::2, 0]).min() > 150
+    for quality in (1, 100):
+        assert Form(Size(1, 1), TILE, quality=quality).quality == quality
     for quality in (0, 101):
         with pytest.raises(InputError, match="from 1 to 100"):
-            Form(Size(1, 1), Size(64, 64), quality=quality)
+            Form(Size(1, 1), TILE, quality=quality)
 
 
 def test_white_is_stored_once(tmp_path: Path) -> None:
@@ -78,6 +86,106 @@ def test_white_is_stored_once(tmp_path: Path) -> None:
     with tifffile.TiffFile(path) as file:
         for level, page in enumerate(file.pages):
             assert (page.asarray()[-(500 >> level) :] == 255).all()
+        pages = [list(zip(page.dataoffsets, page.databytecounts, strict=True)) for page in file.pages]
+    white = {place for page in pages[:-1] for place in page[1:]}
+    assert len(white) == 1  # all tiles but the first, of every level that has more than one
+    offset, length = white.pop()
+    assert path.read_bytes()[offset : offset + length].endswith(b"\xff\xd9")
+
+
+def test_what_is_nearly_white_is_kept(tmp_path: Path) -> None:
+    levels = np.full((64, 128, 3), 255, np.uint8)
+    levels[:, :64] = 254
+    assert (tifffile.imread(write(tmp_path / "a.tiff", levels)) == levels).all()
+
+
+def test_beyond_the_edge_the_last_pixels_are_repeated(tmp_path: Path) -> None:
+    y, x = np.mgrid[:40, :90]
+    levels = np.stack([2 * x, 4 * y, x + y], axis=2).astype(np.uint8)
+    path = write(tmp_path / "a.tiff", levels, quality=100)
+    with tifffile.TiffFile(path) as file:
+        page = file.pages[0]
+        offset, length = page.dataoffsets[1], page.databytecounts[1]
+    tile = simplejpeg.decode_jpeg(path.read_bytes()[offset : offset + length], "RGB").astype(int)
+    assert tile.shape == (64, 64, 3)
+    assert np.abs(tile[:40, :26] - levels[:, 64:]).max() <= 4
+    assert np.abs(tile[:40, 26:] - levels[:, -1:]).max() <= 4
+    assert np.abs(tile[40:, :26] - levels[-1:, 64:]).max() <= 4
+
+
+def test_tiles_need_not_be_square(tmp_path: Path) -> None:
+    levels = smooth(301, 187)
+    with tifffile.TiffFile(write(tmp_path / "a.tiff", levels, Size(128, 64), quality=95)) as file:
+        assert (file.pages[0].tilewidth, file.pages[0].tilelength) == (128, 64)
+        assert np.abs(file.pages[0].asarray().astype(int) - levels).max() <= 16
+
+
+def test_each_level_says_how_large_its_pixels_are(tmp_path: Path) -> None:
+    with tifffile.TiffFile(write(tmp_path / "a.tiff", smooth(301, 187), mpp=(0.2437, 0.511))) as file:
+        assert len(file.pages) == 4
+        for page in file.pages:
+            across, down = (page.tags[name].value for name in ("XResolution", "YResolution"))
+            # Sizes are rounded up, so a level is not exactly half of the one before.
+            assert across[0] / across[1] == pytest.approx(1e4 / 0.2437 * page.imagewidth / 301, rel=1e-6)
+            assert down[0] / down[1] == pytest.approx(1e4 / 0.511 * page.imagelength / 187, rel=1e-6)
+
+
+class Entry(NamedTuple):
+    """A field of a page, as it is in the file."""
+
+    number: int
+    kind: int
+    count: int
+    place: int
+    """Of its values in the file, if they do not fit into the entry."""
+
+
+def read_page(data: bytes, place: int) -> tuple[list[Entry], int]:
+    """Return the fields of a page, and where the next page is."""
+    (count,) = struct.unpack_from("<Q", data, place)
+    entries = [Entry(*struct.unpack_from("<HHQQ", data, place + 8 + 20 * k)) for k in range(count)]
+    return entries, struct.unpack_from("<Q", data, place + 8 + 20 * count)[0]
+
+
+@pytest.mark.parametrize("kind", ["tiff", "ome"])
+def test_pages_are_as_bigtiff_wants_them(tmp_path: Path, kind: str) -> None:
+    path = write(tmp_path / "a.tiff", smooth(301, 187), mpp=(0.25, 0.5), kind=kind)
+    data = path.read_bytes()
+    place, pages = struct.unpack_from("<Q", data, 8)[0], []
+    while place:
+        entries, following = read_page(data, place)
+        pages.append((place, entries, following))
+        place = following
+    assert len(pages) == (1 if kind == "ome" else 4)
+    (children,) = [each for each in pages[0][1] if each.number == CHILDREN] or [None]
+    if kind == "ome":
+        assert children is not None
+        assert (children.kind, children.count) == (LONG8, 3)
+        places = struct.unpack_from("<3Q", data, children.place)
+        pages += [(each, *read_page(data, each)) for each in places]
+    assert [following for *_, following in pages[1:]][-1] == 0
+    assert kind == "tiff" or all(following == 0 for *_, following in pages)  # children are no chain
+    for place, entries, _ in pages:
+        assert place % 8 == 0
+        assert [each.number for each in entries] == sorted({each.number for each in entries})
+        for entry in entries:
+            if entry.number in (DESCRIPTION, OFFSETS) and entry.count > 1:
+                assert entry.place % 4 == 0
+            if entry.kind == TEXT:
+                assert data[entry.place : entry.place + entry.count].find(b"\0") == entry.count - 1
+
+
+@pytest.mark.parametrize("kind", ["tiff", "ome"])
+def test_all_pages_but_the_first_are_marked_as_reduced(tmp_path: Path, kind: str) -> None:
+    with tifffile.TiffFile(write(tmp_path / "a.tiff", smooth(301, 187), kind=kind)) as file:
+        first = file.pages[0]
+        others = first.pages if kind == "ome" else file.pages[1:]
+        assert first.subfiletype == 0
+        assert [each.subfiletype for each in others] == [1, 1, 1]
+        for page in (first, *(each.aspage() for each in others)):
+            assert page.tags["BitsPerSample"].value == (8, 8, 8)
+            assert page.tags["YCbCrSubSampling"].value == (1, 1)
+            assert page.software == "bottlegan"
 
 
 def test_without_a_size_of_pixels_none_is_written(tmp_path: Path) -> None:
@@ -99,7 +207,23 @@ def test_ome_has_its_levels_below_the_first_and_says_how_large_pixels_are(tmp_pa
     assert pixels is not None
     assert (pixels.get("SizeX"), pixels.get("SizeY")) == ("301", "187")
     assert (pixels.get("PhysicalSizeX"), pixels.get("PhysicalSizeY")) == ("0.25", "0.5")
+    assert pixels.get("SizeC") == "3"
     assert json.loads(str(root.findtext(f".//{space}Description"))) == {"style": "Köln <&> 🔬"}
+    assert "PhysicalSize" not in describe(Form(Size(301, 187), TILE, kind="ome"), {})
+
+
+def test_notes_are_sorted_and_have_no_numbers_that_json_lacks() -> None:
+    assert describe(Form(Size(1, 1), TILE), {"b": 1, "a": 2}) == '{"a": 2, "b": 1}'
+    with pytest.raises(ValueError, match="JSON compliant"):
+        describe(Form(Size(1, 1), TILE), {"a": math.nan})
+
+
+def test_what_a_writer_notes_is_its_own(tmp_path: Path) -> None:
+    note: dict[str, int] = {}
+    with writing_pyramid(tmp_path / "a.tiff", Form(Size(1, 1), TILE), note) as writer:
+        writer.note["more"] = 1
+        writer.add(0, 0, writer.encode(np.full((1, 1, 3), 255, np.uint8)))
+    assert not note
 
 
 @pytest.mark.parametrize("kind", [KeyboardInterrupt, ValueError])
@@ -133,6 +257,55 @@ def test_a_full_disk_is_named_and_nothing_is_left(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(bigtiff, "_open", lambda path, name: FullDisk(really(path, name), 3000))
     with pytest.raises(InputError, match=r"a\.tiff: cannot be written \(No space left on device\)"):
         write(tmp_path / "a.tiff", smooth(500, 500))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("late", ["flush", "close"])
+def test_a_disk_that_is_full_only_at_the_end_is_named_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late: str
+) -> None:
+    really = bigtiff._open
+
+    def opened(path: Path, name: Path) -> BinaryIO:
+        file = really(path, name)
+
+        def fail() -> None:
+            file.close()
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        full = FullDisk(file, 10**9)
+        setattr(full, late, fail)
+        return full  # type: ignore[return-value]
+
+    monkeypatch.setattr(bigtiff, "_open", opened)
+    with pytest.raises(InputError, match=r"a\.tiff: cannot be written \(No space left on device\)"):
+        write(tmp_path / "a.tiff", smooth(100, 100))
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_opened_is_called_by_its_later_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"^a\.tiff: cannot be written \(No such file or directory\)"):
+        bigtiff.BigTiff(tmp_path / "gone" / ".temporary", Path("a.tiff"))
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [("a.tiff", "tiff"), ("a.TIF", "tiff"), ("a.ome.tif", "ome"), ("A.OME.TIFF", "ome"), ("ome.tiff", "tiff")],
+)
+def test_a_name_says_which_format_is_meant(tmp_path: Path, name: str, kind: str) -> None:
+    check_target(tmp_path / name)
+    assert choose_format(tmp_path / name) == kind
+
+
+def test_a_folder_that_is_missing_is_named_before_any_work(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="no such folder"):
+        check_target(tmp_path / "gone" / "a.tiff")
+
+
+def test_without_an_encoder_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    with pytest.raises(MissingError, match=r"pip install 'bottlegan\[slides\]'"):
+        write(tmp_path / "a.tiff", smooth(10, 10))
     assert not list(tmp_path.iterdir())
 
 

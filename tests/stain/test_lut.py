@@ -1,5 +1,6 @@
 import copy
 import hashlib
+import threading
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from bottlegan.progress import Silent
-from bottlegan.stain.lut import BLOCK, COLORS, ColorTable, Keys, Levels, distinct, map_colors, pack, unpack
+from bottlegan.stain.lut import BLOCK, COLORS, MOST_AT_ONCE, ColorTable, Keys, Levels, distinct, map_colors, pack, unpack
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
 
@@ -28,10 +29,10 @@ class Counting:
     """A color map that says how many colors it was asked for."""
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.calls = 0
 
     def __call__(self, colors: Levels) -> Levels:
-        self.count += len(colors)
+        self.count, self.calls = self.count + len(colors), self.calls + 1
         return scramble(colors)
 
 
@@ -82,7 +83,7 @@ def test_the_image_is_not_touched_and_may_be_a_view() -> None:
 
 def test_threads_share_a_table() -> None:
     def slowly(colors: Levels) -> Levels:
-        time.sleep(0.02)  # so that the others look before this one is done, and wait
+        time.sleep(0.02)  # so that the others look before this one is done
         return asked(colors)
 
     asked, images = Counting(), [noise(64, 64, seed=i % 3) for i in range(12)]
@@ -90,7 +91,32 @@ def test_threads_share_a_table() -> None:
     with ThreadPoolExecutor(4) as threads:
         mapped = list(threads.map(table, images))
     assert all(np.array_equal(ours, scramble(image)) for ours, image in zip(mapped, images, strict=True))
-    assert asked.count == len(np.unique(np.stack(images[:3]).reshape(-1, 3), axis=0))
+    assert asked.count <= 4 * len(np.unique(np.stack(images[:3]).reshape(-1, 3), axis=0))
+    known = asked.count
+    table(np.stack(images))
+    assert asked.count == known
+
+
+def test_many_new_colors_are_mapped_by_several_threads_and_those_of_several_images_at_once() -> None:
+    names: set[str] = set()
+
+    def slowly(colors: Levels) -> Levels:
+        names.add(threading.current_thread().name)
+        time.sleep(0.02)
+        return asked(colors)
+
+    asked, image = Counting(), noise(500, 700, seed=1)
+    table = ColorTable(slowly)
+    assert np.array_equal(table(image), scramble(image))
+    assert asked.count == len(np.unique(image.reshape(-1, 3), axis=0))
+    assert asked.count > 2 * MOST_AT_ONCE
+    assert len(names) > 1
+    images = [noise(4, 5, seed=2), noise(1, 1, seed=3), image, noise(30, 2, seed=4)]
+    calls = asked.calls
+    for mapped, given in zip(table.map_all(images), images, strict=True):
+        assert np.array_equal(mapped, scramble(given))
+    assert asked.calls == calls + 1
+    assert table.map_all([]) == []
 
 
 def test_a_function_that_fails_leaves_the_table_usable() -> None:

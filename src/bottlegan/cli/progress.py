@@ -3,10 +3,33 @@
 from collections.abc import Iterable, Iterator
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    ProgressColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import Progress as Bars
+from rich.text import Text
 
-from bottlegan.progress import EventLog, Item, Json
+from bottlegan.progress import EventLog, Item, Json, Unit
+
+
+class SpeedColumn(ProgressColumn):
+    """How much is done a second."""
+
+    def __init__(self, unit: Unit) -> None:
+        """Count in a unit."""
+        super().__init__()
+        self._unit = unit
+
+    def render(self, task: Task) -> Text:
+        """Return the speed of the last while, or of all when done; nothing before the first item."""
+        speed = task.finished_speed or task.speed
+        return Text("" if speed is None else f"{speed * self._unit.amount:,.1f} {self._unit.name}/s")
 
 
 class TerminalProgress:
@@ -17,16 +40,20 @@ class TerminalProgress:
         self._console = Console(stderr=True)
         self._log = log
 
-    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
-        """Yield `items`, showing how many of `total` are done and how long the rest will take."""
-        columns = (
+    def track(
+        self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
+    ) -> Iterator[Item]:
+        """Yield `items`, showing how many of `total` are done, how fast, and how long the rest will take."""
+        columns = [
             TextColumn("{task.description}"),
             BarColumn(),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
             TextColumn("left"),
             TimeRemainingColumn(),
-        )
+        ]
+        if unit is not None:
+            columns.append(SpeedColumn(unit))
         with Bars(*columns, console=self._console) as bars:
             yield from bars.track(items, total=total, description=label)
 

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import InputError
 from bottlegan.slides.image import Levels, read_image
@@ -28,10 +30,22 @@ def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Levels]:
     images: list[Levels] = []
     for file in chosen:
         if is_slide(file):
-            images += sample_tissue(file, count=max(1, MOST_IMAGES // len(chosen)), seed=seed)
+            tiles = sample_tissue(file, count=max(1, MOST_IMAGES // len(chosen)), seed=seed)
+            images += join_tiles(tiles)
         else:
             images.append(read_image(file))
     return images
+
+
+def join_tiles(tiles: list[Levels]) -> list[Levels]:
+    """Return tiles (S, S, 3), four at a time, as one image (2 S, 2 S, 3); those that are left over, as they are.
+
+    A style is fitted to images, and takes as long for small ones. Four neighboring tiles show as much tissue as the
+    patches that the shipped prior was made with, and their style is found as well in a quarter of the time.
+    """
+    whole = len(tiles) // 4 * 4
+    fours = [tiles[start : start + 4] for start in range(0, whole, 4)]
+    return [np.vstack([np.hstack([a, b]), np.hstack([c, d])]) for a, b, c, d in fours] + tiles[whole:]
 
 
 def spread(things: Sequence[Thing], most: int) -> list[Thing]:

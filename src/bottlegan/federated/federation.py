@@ -27,7 +27,7 @@ from bottlegan.federated.roster import UPLOADS, Members, Roster, assemble_styles
 from bottlegan.federated.rounds import Plan, RoundsConfig, State, run_rounds
 from bottlegan.federated.strategies import StrategyConfig
 from bottlegan.files import make_folder, write_text
-from bottlegan.progress import EventLog, Item, Json, Progress, Silent
+from bottlegan.progress import EventLog, Item, Json, Progress, Silent, Unit
 from bottlegan.slides.image import Levels
 
 CONFIG, LOG, CHECKPOINT = "federation.json", "federation.jsonl", "checkpoint.safetensors"
@@ -149,8 +149,10 @@ class _Both:
     shown: Progress
     log: EventLog
 
-    def track(self, items: Iterable[Item], label: str, total: int | None = None) -> Iterator[Item]:
-        return self.shown.track(items, label, total)
+    def track(
+        self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
+    ) -> Iterator[Item]:
+        return self.shown.track(items, label, total, unit)
 
     def event(self, kind: str, **fields: Json) -> None:
         self.shown.event(kind, **fields)

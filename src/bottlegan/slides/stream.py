@@ -1,25 +1,32 @@
-"""A pyramid from the tiles of its finest level, in memory that depends on the slide's width but not on its height.
+"""A pyramid from the tiles of its finest level, in memory that does not depend on the slide's size.
 
-Tiles are made in one pool of threads, a bounded number ahead. As they come, in reading order, each is written, halved,
-and put into a strip of the next level, one row of tiles high; a strip that is full becomes tiles in the same way.
+Tiles are made in one pool of threads, a bounded number ahead, block of tiles by block of tiles. As they come, each is
+written, halved, and put into its place in a tile of the next level, which goes the same way as soon as it is whole.
 """
 
 import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
 import numpy as np
 
-from bottlegan.progress import Progress, Silent
+from bottlegan.progress import Progress, Silent, Unit
 from bottlegan.slides.grid import Grid
 from bottlegan.slides.image import Levels
 
-IN_FLIGHT, LEAST = 2**23, 16
-"""Pixels of the tiles in flight, and how many there are at least: enough that no thread waits, few enough that memory
-stays small. The same for any number of threads, because it decides the order in which tiles are written."""
+BLOCK = 32
+"""Tiles along a block. Those of a row are together in most files, and a block has few tiles of the next level."""
+GROUP = 2**19
+"""Pixels of the tiles that are made together: a color that many show is then new only once, and mapped with others."""
+IN_FLIGHT = 2**23
+"""Pixels of the tiles in flight: enough that no thread waits, few enough that memory stays small.
+
+Both are the same for any number of threads, because they decide the order in which tiles are written."""
+LEAST = 2  # groups in flight, however large tiles are
 
 
 class Sink(Protocol):
@@ -38,7 +45,7 @@ class Sink(Protocol):
 
 
 def stream_pyramid(
-    make: Callable[[int], Levels],
+    make: Callable[[range], Sequence[Levels]],
     sink: Sink,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -47,19 +54,22 @@ def stream_pyramid(
     """Make all tiles of a pyramid and hand them to `sink`; the result does not depend on the number of threads.
 
     Args:
-        make: Returns a tile (H, W, 3) of the finest level by its place in the grid; called by many threads.
+        make: Returns tiles (H, W, 3) of the finest level by their places in the grid; called by many threads.
         sink: Where tiles go.
         threads: How many; one a core, if not given.
-        progress: Where to report how many tiles of the finest level are done.
+        progress: Where to report how many groups of tiles of the finest level are done.
         label: What to call this there.
     """
-    count, tile = len(sink.grids[0]), sink.grids[0].tile
-    ahead = max(LEAST, IN_FLIGHT // (tile.width * tile.height))
+    grid = sink.grids[0]
+    pixels = grid.tile.width * grid.tile.height
+    count = max(1, GROUP // pixels)
+    groups, ahead = list(visit(grid, count)), max(LEAST, IN_FLIGHT // (count * pixels))
+    unit = Unit(len(grid) * pixels / len(groups) / 1e6, "MP")
     with ThreadPoolExecutor(threads or os.cpu_count()) as pool:
         pyramid = _Pyramid(sink, pool)
         try:
-            for index in (progress or Silent()).track(range(count), label, count):
-                pyramid.submit(0, index, partial(make, index))
+            for places in (progress or Silent()).track(groups, label, len(groups), unit):
+                pyramid.submit(0, places, partial(make, places))
                 pyramid.settle(ahead)
             pyramid.settle(0)
         except BaseException:
@@ -67,46 +77,67 @@ def stream_pyramid(
             raise
 
 
+def visit(grid: Grid, count: int) -> Iterator[range]:
+    """Yield the places of all tiles, block by block, up to `count` neighbors of a row at a time."""
+    for top in range(0, grid.rows, BLOCK):
+        for left in range(0, grid.columns, BLOCK):
+            right = min(left + BLOCK, grid.columns)
+            for row in range(top, min(top + BLOCK, grid.rows)):
+                for column in range(left, right, count):
+                    start = row * grid.columns
+                    yield range(start + column, start + min(column + count, right))
+
+
+@dataclass
+class _Parent:
+    """A tile of a coarser level that is being put together."""
+
+    levels: Levels
+    missing: int
+    """How many tiles of the finer level are still to come."""
+
+
 class _Pyramid:
-    """The tiles in flight, and the strips that they fill."""
+    """The tiles in flight, and those that they fill."""
 
     def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
         from bottlegan.slides.halving import halve  # noqa: PLC0415 - its compiler takes time to import
 
         self._sink, self._pool, self._halve = sink, pool, halve
-        self._pending: deque[tuple[int, int, Future[tuple[bytes, Levels | None]]]] = deque()
-        self._strips = [np.empty((grid.tile.height, grid.region.width, 3), np.uint8) for grid in sink.grids[1:]]
+        self._pending: deque[tuple[int, range, Future[list[tuple[bytes, Levels | None]]]]] = deque()
+        self._parents: dict[tuple[int, int], _Parent] = {}
 
-    def submit(self, level: int, index: int, make: Callable[[], Levels]) -> None:
-        """Have a tile made, encoded and halved."""
+    def submit(self, level: int, places: range, make: Callable[[], Sequence[Levels]]) -> None:
+        """Have some tiles made, encoded and halved."""
+        last = level + 1 == len(self._sink.grids)
 
-        def work() -> tuple[bytes, Levels | None]:
-            levels = make()
-            last = level + 1 == len(self._sink.grids)
+        def finish(levels: Levels) -> tuple[bytes, Levels | None]:
             return self._sink.encode(levels), None if last else self._halve(np.ascontiguousarray(levels))
 
-        self._pending.append((level, index, self._pool.submit(work)))
+        self._pending.append((level, places, self._pool.submit(lambda: [finish(levels) for levels in make()])))
 
     def settle(self, most: int) -> None:
-        """Wait until at most so many tiles are in flight, oldest first, and hand on those that are done."""
+        """Wait until at most so many groups are in flight, oldest first, and hand on those that are done."""
         while len(self._pending) > most:
-            level, index, future = self._pending.popleft()
-            data, half = future.result()
-            self._sink.add(level, index, data)
-            if half is not None:
-                self._put(level + 1, index, half)
+            level, places, future = self._pending.popleft()
+            for place, (data, half) in zip(places, future.result(), strict=True):
+                self._sink.add(level, place, data)
+                if half is not None:
+                    self._put(level + 1, place, half)
 
-    def _put(self, level: int, index: int, half: Levels) -> None:
-        """Put a tile of the level below into the strip of this level, which becomes tiles when it is full."""
-        grid, below, strip = self._sink.grids[level], self._sink.grids[level - 1], self._strips[level - 1]
-        row, column = divmod(index, below.columns)
-        y, x = row % 2 * grid.tile.height // 2, column * grid.tile.width // 2
-        strip[y : y + half.shape[0], x : x + half.shape[1]] = half
-        ends_strip = row % 2 == 1 or row == below.rows - 1
-        if column < below.columns - 1 or not ends_strip:
-            return
-        for place in range(row // 2 * grid.columns, (row // 2 + 1) * grid.columns):
-            tile = grid[place]
-            # A copy, because the next tiles from below go into the same strip.
-            levels = strip[: tile.height, tile.x : tile.x + tile.width].copy()
-            self.submit(level, place, partial(np.asarray, levels))
+    def _put(self, level: int, place: int, half: Levels) -> None:
+        """Put a tile of the level below, halved, into its parent on this level, which goes on when it is whole."""
+        grid, below = self._sink.grids[level], self._sink.grids[level - 1]
+        row, column = divmod(place, below.columns)
+        at = row // 2 * grid.columns + column // 2
+        if (level, at) not in self._parents:
+            tile = grid[at]
+            children = min(2, below.rows - row // 2 * 2) * min(2, below.columns - column // 2 * 2)
+            self._parents[level, at] = _Parent(np.empty((tile.height, tile.width, 3), np.uint8), children)
+        parent = self._parents[level, at]
+        y, x = row % 2 * grid.tile.height // 2, column % 2 * grid.tile.width // 2
+        parent.levels[y : y + half.shape[0], x : x + half.shape[1]] = half
+        parent.missing -= 1
+        if not parent.missing:
+            del self._parents[level, at]
+            self.submit(level, range(at, at + 1), lambda: [parent.levels])

@@ -4,8 +4,10 @@ A file of its own, as importing the compiler takes a while, and most commands ne
 """
 
 import numpy as np
-from numba import boolean, int64, njit, types, uint8, uint32
+from numba import int64, njit, types, uint8, uint32
 from numpy.typing import NDArray
+
+from bottlegan.stain.lut import BLUE, GREEN, RED
 
 PIXELS = types.Array(uint8, 2, "C", readonly=True)
 """(N, 3) that may be, but need not be, writable."""
@@ -16,7 +18,7 @@ def look_up(table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArra
     """Write what the table has for pixels (N, 3) to `output` (N, 3), and return how many it has nothing for."""
     unknown = 0
     for i in range(len(pixels)):
-        entry = table[np.uint32(pixels[i, 0]) << 16 | np.uint32(pixels[i, 1]) << 8 | np.uint32(pixels[i, 2])]
+        entry = table[RED[pixels[i, 0]] | GREEN[pixels[i, 1]] | BLUE[pixels[i, 2]]]
         unknown += entry == 0
         output[i, 0] = entry & 255
         output[i, 1] = entry >> 8 & 255
@@ -24,7 +26,7 @@ def look_up(table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArra
     return unknown
 
 
-@njit(uint32[::1](uint32[::1], PIXELS, boolean[::1]), nogil=True)
+@njit(nogil=True)  # compiled when it is first called: only large images need it
 def find_new(
     table: NDArray[np.uint32], pixels: NDArray[np.uint8], seen: NDArray[np.bool_]
 ) -> NDArray[np.uint32]:  # pragma: no cover
@@ -32,7 +34,7 @@ def find_new(
     found = np.empty(len(pixels), np.uint32)
     count = 0
     for i in range(len(pixels)):
-        key = np.uint32(pixels[i, 0]) << 16 | np.uint32(pixels[i, 1]) << 8 | np.uint32(pixels[i, 2])
+        key = RED[pixels[i, 0]] | GREEN[pixels[i, 1]] | BLUE[pixels[i, 2]]
         if table[key] == 0 and not seen[key]:
             seen[key] = True
             found[count] = key
