@@ -148,3 +148,37 @@ def test_an_image_can_become_a_pyramid(root: Path, tmp_path: Path) -> None:
     assert run("normalize", tmp_path / "strips.tif", tmp_path / "out.tiff", *words).exit_code == 0
     with openslide.OpenSlide(tmp_path / "out.tiff") as slide:
         assert slide.level_dimensions == ((700, 100), (350, 50))
+
+
+def test_a_slide_becomes_dicom(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pydicom", reason="needs pip install 'bottlegan[dicom]'")
+    known = ("--model", root / "model.safetensors", "--style", "a", "--everything")
+    for name, options in (("flat.tiff", ()), ("folder", ("--format", "dicom"))):
+        result = run("normalize", root / "slide.tiff", tmp_path / name, *known, *options)
+        assert result.exit_code == 0, result.output
+    with openslide.OpenSlide(tmp_path / "folder" / "level-0.dcm") as dicom:
+        assert dicom.properties["openslide.vendor"] == "dicom"
+        assert float(dicom.properties["openslide.mpp-x"]) == pytest.approx(1.0)
+        size, shown = dicom.level_dimensions, dicom.read_region((0, 0), 0, dicom.dimensions)
+    with openslide.OpenSlide(tmp_path / "flat.tiff") as flat:
+        assert flat.level_dimensions == size
+        assert (np.asarray(flat.read_region((0, 0), 0, flat.dimensions)) == np.asarray(shown)).all()
+    again = run("normalize", root / "slide.tiff", tmp_path / "folder", *known, "--format", "dicom")
+    assert isinstance(again.exception, InputError)
+    assert "is there already; name a new folder" in str(again.exception)
+    unsized = run("normalize", root / "no-mpp.tiff", tmp_path / "other", *known, "--format", "dicom")
+    assert "DICOM needs the size of a pixel" in str(unsized.exception)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["flat.tiff", "folder"]
+
+
+def test_a_folder_of_slides_becomes_folders_of_dicom(root: Path, tmp_path: Path) -> None:
+    pytest.importorskip("pydicom", reason="needs pip install 'bottlegan[dicom]'")
+    source, target = tmp_path / "in", tmp_path / "out"
+    source.mkdir()
+    (source / "a.tiff").write_bytes((root / "slide.tiff").read_bytes())
+    options = ("--model", root / "model.safetensors", "--style", "a", "--format", "dicom")
+    for state in ("written", "was there"):
+        result = run("restain", source, target, *options)
+        assert result.exit_code == 0, result.output
+        assert state in result.output
+    assert sorted(each.name for each in (target / "a").iterdir()) == ["level-0.dcm", "level-1.dcm", "level-2.dcm"]

@@ -13,7 +13,8 @@ from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.slide import SlideOptions, map_slide
 from bottlegan.normalize.slide_folder import map_slide_folder
-from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map, load_map
+from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap, fit_map, load_map
+from bottlegan.progress import Progress
 from bottlegan.slides.grid import Region
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.slides.reader import open_slide
@@ -25,6 +26,14 @@ openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlega
 pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
 WIDTH, HEIGHT, TILE = 500, 330, 128
 INVERT = SlideMap(lambda levels: 255 - levels, {"style": "inverted"})
+
+
+class Inverting(MapChoice):
+    def prepare(self, progress: Progress | None = None) -> MakeMap:
+        return lambda _: INVERT
+
+
+INVERTING = Inverting(Path("no model"))
 
 
 def write(path: Path, levels: Levels, **options: object) -> Path:
@@ -111,7 +120,8 @@ def test_levels_regions_and_sizes_of_pixels(slide: Path, tmp_path: Path) -> None
         assert np.abs(shown.astype(int) - expected).mean() < 6
         assert (note["level"], note["region"]) == (level, [x, y, width, height])
         assert note["map"] == {"style": "inverted"}
-        assert note["source"] == slide.name
+        assert note["source"] == "generic-tiff, JPEG"
+        assert slide.stem not in json.dumps(note)
         assert result.megapixels == width * height / 1e6
         assert not result.broken
 
@@ -224,25 +234,25 @@ def test_a_folder_goes_on_after_a_broken_slide_and_skips_what_is_done(
     (source / "c.tiff").write_bytes((source / "a.tiff").read_bytes()[:5000])
     write(source / "d.tiff", picture)
     (source / "notes.txt").touch()
-    outcomes = map_slide_folder(source, target, lambda _: INVERT, SlideOptions())
+    outcomes = map_slide_folder(source, target, INVERTING, SlideOptions())
     assert [each.state for each in outcomes] == ["written", "failed", "failed", "written"]
     assert "b.svs: is not a slide" in outcomes[1].error
     assert "c.tiff" in outcomes[2].error
     assert sorted(each.name for each in target.iterdir()) == ["a.tiff", "d.tiff"]
     (target / "d.tiff").unlink()
     time = (target / "a.tiff").stat().st_mtime_ns
-    states = [each.state for each in map_slide_folder(source, target, lambda _: INVERT, SlideOptions())]
+    states = [each.state for each in map_slide_folder(source, target, INVERTING, SlideOptions())]
     assert states == ["was there", "failed", "failed", "written"]
     assert (target / "a.tiff").stat().st_mtime_ns == time
 
 
 def test_two_slides_of_one_name_or_none_at_all_are_refused(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="holds no slide"):
-        map_slide_folder(tmp_path, tmp_path / "out", lambda _: INVERT, SlideOptions())
+        map_slide_folder(tmp_path, tmp_path / "out", INVERTING, SlideOptions())
     for name in ("a.svs", "a.ndpi"):
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"a\.ndpi and a\.svs would both become a\.ome\.tiff"):
-        map_slide_folder(tmp_path, tmp_path / "out", lambda _: INVERT, SlideOptions(kind="ome"))
+        map_slide_folder(tmp_path, tmp_path / "out", INVERTING, SlideOptions(kind="ome"))
     with pytest.raises(InputError, match="is the input itself"):
-        map_slide_folder(tmp_path, tmp_path, lambda _: INVERT, SlideOptions())
+        map_slide_folder(tmp_path, tmp_path, INVERTING, SlideOptions())
     assert not (tmp_path / "out").exists()

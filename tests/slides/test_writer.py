@@ -293,13 +293,13 @@ def test_a_file_that_cannot_be_opened_is_called_by_its_later_name(tmp_path: Path
     [("a.tiff", "tiff"), ("a.TIF", "tiff"), ("a.ome.tif", "ome"), ("A.OME.TIFF", "ome"), ("ome.tiff", "tiff")],
 )
 def test_a_name_says_which_format_is_meant(tmp_path: Path, name: str, kind: str) -> None:
-    check_target(tmp_path / name)
+    check_target(tmp_path / name, "tiff")
     assert choose_format(tmp_path / name) == kind
 
 
 def test_a_folder_that_is_missing_is_named_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="no such folder"):
-        check_target(tmp_path / "gone" / "a.tiff")
+        check_target(tmp_path / "gone" / "a.tiff", "tiff")
 
 
 def test_without_an_encoder_the_remedy_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

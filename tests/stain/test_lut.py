@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from bottlegan.progress import Silent
-from bottlegan.stain.lut import BLOCK, COLORS, MOST_AT_ONCE, ColorTable, Keys, Levels, distinct, map_colors, pack, unpack
+from bottlegan.stain.lut import (
+    BLOCK,
+    COLORS,
+    MOST_AT_ONCE,
+    ColorTable,
+    Keys,
+    Levels,
+    distinct,
+    map_colors,
+    pack,
+    unpack,
+)
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
 
@@ -113,8 +124,8 @@ def test_many_new_colors_are_mapped_by_several_threads_and_those_of_several_imag
     assert len(names) > 1
     images = [noise(4, 5, seed=2), noise(1, 1, seed=3), image, noise(30, 2, seed=4)]
     calls = asked.calls
-    for mapped, given in zip(table.map_all(images), images, strict=True):
-        assert np.array_equal(mapped, scramble(given))
+    for mapped, before in zip(table.map_all(images), images, strict=True):
+        assert np.array_equal(mapped, scramble(before))
     assert asked.calls == calls + 1
     assert table.map_all([]) == []
 

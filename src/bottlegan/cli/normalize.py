@@ -1,56 +1,32 @@
 """`bottlegan normalize` and `bottlegan restain`: bring images from one stain to another."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bottlegan.cli.options import ModelOption, find_model
 from bottlegan.cli.progress import TerminalProgress
+from bottlegan.cli.slides import (
+    Everything,
+    Format,
+    Level,
+    Part,
+    Quality,
+    Ray,
+    Strict,
+    Workers,
+    choose_runner,
+    find_slides,
+    stream,
+)
 
 if TYPE_CHECKING:
     from bottlegan.normalize.folder import ColorMap
-    from bottlegan.normalize.slide import SlideOptions, SlideResult
-    from bottlegan.normalize.slide_map import MapChoice
     from bottlegan.slides.image import Levels
 
 Input = Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)]
 Output = Annotated[Path, typer.Argument(help="Image, slide (.tiff) or folder to write.", show_default=False)]
-SLIDES = "Slides"
-Level = Annotated[
-    int | None,
-    typer.Option(help="Level of the slide to read.", show_default="0, the finest", min=0, rich_help_panel=SLIDES),
-]
-Part = Annotated[
-    str | None,
-    typer.Option(
-        "--region",
-        help="Part of that level, in its pixels.",
-        show_default="all of it",
-        metavar="X,Y,WIDTH,HEIGHT",
-        rich_help_panel=SLIDES,
-    ),
-]
-Quality = Annotated[
-    int | None,
-    typer.Option(help="Quality of the JPEG tiles.", show_default="90", min=1, max=100, rich_help_panel=SLIDES),
-]
-Format = Annotated[
-    Literal["tiff", "ome"] | None,
-    typer.Option(
-        "--format",
-        help="Flat pyramid, as OpenSlide reads it, or OME-TIFF.",
-        show_default="by the output's name",
-        rich_help_panel=SLIDES,
-    ),
-]
-Strict = Annotated[
-    bool, typer.Option("--strict", help="Stop at a tile that cannot be read; else it is white.", rich_help_panel=SLIDES)
-]
-Everything = Annotated[
-    bool,
-    typer.Option("--everything", help="Map glass around the tissue and pen on it as well.", rich_help_panel=SLIDES),
-]
 
 
 def normalize(
@@ -70,6 +46,8 @@ def normalize(
     kind: Format = None,
     strict: Strict = False,
     everything: Everything = False,
+    workers: Workers = None,
+    ray: Ray = None,
 ) -> None:
     """Bring images or slides to the reference stain, or through it to another style. Nothing needs to be trained.
 
@@ -78,12 +56,12 @@ def normalize(
 
     Example: bottlegan normalize lab-3/ normalized/
     """
-    file = find_model(model)
-    if (options := _find_slides(source, level, region, quality, kind, strict)) is not None:
+    file, run = find_model(model), choose_runner(source, workers, ray)
+    if (options := find_slides(source, level, region, quality, kind, strict, run)) is not None:
         from bottlegan.normalize.slide_map import MapChoice
 
         choice = MapChoice(file, style, to, seed=seed, force=force, everything=everything)
-        _stream(source, target, choice, options)
+        stream(source, target, choice, options, run)
         return
     wanted = None if to is None else _map_of(file, to, "restain")
     if style is not None:
@@ -106,76 +84,21 @@ def restain(
     kind: Format = None,
     strict: Strict = False,
     everything: Everything = False,
+    workers: Workers = None,
+    ray: Ray = None,
 ) -> None:
     """Bring images or slides in the reference stain to a style.
 
     Example: bottlegan restain reference/ as-lab-3/ --model model.safetensors --style lab-3
     """
-    file = find_model(model)
-    if (options := _find_slides(source, level, region, quality, kind, strict)) is not None:
+    file, run = find_model(model), choose_runner(source, workers, ray)
+    if (options := find_slides(source, level, region, quality, kind, strict, run)) is not None:
         from bottlegan.normalize.slide_map import MapChoice
 
-        _stream(source, target, MapChoice(file, style, direction="restain", everything=everything), options)
+        choice = MapChoice(file, style, direction="restain", everything=everything)
+        stream(source, target, choice, options, run)
         return
     _run(source, target, _map_of(file, style, "restain"))
-
-
-def _find_slides(
-    source: Path,
-    level: int | None,
-    region: str | None,
-    quality: int | None,
-    kind: Literal["tiff", "ome"] | None,
-    strict: bool,
-) -> "SlideOptions | None":
-    """Return how to stream the input, if it is a slide or is to be treated as one; None for images."""
-    from bottlegan.normalize.slide import SlideOptions
-    from bottlegan.normalize.slide_folder import list_slides
-    from bottlegan.slides.reader import is_slide
-    from bottlegan.slides.writer import QUALITY
-
-    asked = strict or any(each is not None for each in (level, region, quality, kind))
-    if not asked and not (list_slides(source) if source.is_dir() else is_slide(source)):
-        return None
-    return SlideOptions(level or 0, region, QUALITY if quality is None else quality, kind, strict)
-
-
-def _stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions") -> None:
-    """Map a slide, or each slide of a folder, and say what became of it."""
-    from bottlegan.normalize.slide import check_slide, map_slide
-
-    if source.is_dir():
-        _stream_folder(source, target, choice, options)
-        return
-    check_slide(source, target, options)
-    progress = TerminalProgress()
-    result = map_slide(source, target, choice.prepare(progress)(source), options, progress)
-    if "verdict" in result.note:
-        typer.echo(f"{source}: {result.note['verdict']}: {result.note['reason']}", err=True)
-    for part in result.broken:
-        typer.echo(f"white instead: {part.error}", err=True)
-    typer.echo(f"Wrote {target}: {_summarize(result)}.")
-
-
-def _stream_folder(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions") -> None:
-    from bottlegan.normalize.slide_folder import map_slide_folder
-
-    outcomes = map_slide_folder(source, target, choice.prepare(), options, TerminalProgress())
-    width = max(len(each.source.name) for each in outcomes)
-    for each in outcomes:
-        told = each.error if each.result is None else _summarize(each.result)
-        typer.echo(f"{each.source.name:{width}}  {each.state:9}  {' '.join(told.split())}".rstrip())
-    failed = sum(each.state == "failed" for each in outcomes)
-    typer.echo(f"{len(outcomes) - failed} of {len(outcomes)} slides are in {target}.")
-    if failed:
-        raise typer.Exit(2)
-
-
-def _summarize(result: "SlideResult") -> str:
-    speed = result.megapixels / result.seconds
-    verdict = f", style {result.note['verdict']}" if "verdict" in result.note else ""
-    broken = f", {len(result.broken)} tiles could not be read and are white" if result.broken else ""
-    return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{verdict}{broken}"
 
 
 def _map_of(model: Path, style: str, direction: str) -> "ColorMap":

@@ -4,16 +4,15 @@ A color map knows nothing but a pixel's color, so a tile comes out the same alon
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import torch
+import numpy as np
 
 from bottlegan import __version__
 from bottlegan.errors import InputError
-from bottlegan.normalize.slide_map import SlideMap
+from bottlegan.normalize.slide_map import SlideMap, one_thread
 from bottlegan.progress import Json, Progress
 from bottlegan.slides.cover import blend, find_cover
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
@@ -23,6 +22,8 @@ from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import QUALITY, Form, Format, check_target, choose_format, writing_pyramid
 
 MILLION = 1e6
+ConvertAll = Callable[[list[Levels], list[Region]], list[Levels]]
+"""What maps the levels (H, W, 3) of several regions."""
 
 
 @dataclass(frozen=True)
@@ -59,32 +60,36 @@ def map_slide(
     color_map: SlideMap,
     options: SlideOptions | None = None,
     progress: Progress | None = None,
+    *,
+    threads: int | None = None,
 ) -> SlideResult:
     """Write the slide `source`, mapped, to the pyramid `target`, whole or not at all.
 
     The source's color profile is left out, because it says how the scanner saw the colors that it had.
     """
     options, start = options or SlideOptions(), time.perf_counter()
-    check_names(source, target)
+    check_names(source, target, options)
     broken: list[Broken] = []
-    with open_slide(source) as slide, _one_thread():
+    with open_slide(source) as slide, one_thread():
         grid = lay_grid(slide, options)
         convert = choose_convert(slide, color_map, options)
 
-        def make(index: int) -> Levels:
-            region = grid[index]
-            if options.strict:
-                return convert(slide.read(region), region)
-            levels, lost = read_all_but_broken(slide, region)
-            mapped = convert(levels, region)
-            for part in lost:
-                mapped[part.region.within(region)] = 255  # after mapping: no map need keep white
-            broken.extend(lost)
+        def read(region: Region) -> tuple[Levels, list[Broken]]:
+            return (slide.read(region), []) if options.strict else read_all_but_broken(slide, region)
+
+        def make(places: range) -> list[Levels]:
+            regions = [grid[place] for place in places]
+            parts = [read(region) for region in regions]
+            mapped = convert([levels for levels, _ in parts], regions)
+            for region, levels, (_, lost) in zip(regions, mapped, parts, strict=True):
+                for part in lost:
+                    levels[part.region.within(region)] = 255  # after mapping: no map need keep white
+                broken.extend(lost)
             return mapped
 
         form = choose_form(slide, grid, options, target)
         with writing_pyramid(target, form, _write_note(slide, grid, color_map, form)) as writer:
-            stream_pyramid(make, writer, progress=progress, label=source.name)
+            stream_pyramid(make, writer, threads, progress, source.name)
             writer.note["unreadable tiles"] = len(broken)
             if len(broken) >= len(grid):
                 raise broken[0].error
@@ -93,33 +98,36 @@ def map_slide(
     return SlideResult(megapixels, time.perf_counter() - start, color_map.note, broken)
 
 
-def choose_convert(slide: Slide, color_map: SlideMap, options: SlideOptions) -> Callable[[Levels, Region], Levels]:
-    """Return how to map the levels (H, W, 3) of a region: as colors alone, or except where there is bare glass."""
+def choose_convert(slide: Slide, color_map: SlideMap, options: SlideOptions) -> ConvertAll:
+    """Return how to map the levels of regions: as colors alone, or except where there is bare glass."""
     if not color_map.tissue_only:
-        return lambda levels, _: color_map.convert(levels)
+        return lambda levels, _: color_map.convert.map_all(levels)
     cover, downsample = find_cover(slide), measure_downsample(slide, options.level)
 
-    def convert(levels: Levels, region: Region) -> Levels:
-        share = cover.weigh(region, downsample)
-        if isinstance(share, float):
-            return color_map.convert(levels) if share else levels
-        return blend(levels, color_map.convert(levels), share)
+    def convert(levels: list[Levels], regions: list[Region]) -> list[Levels]:
+        shares = [cover.weigh(region, downsample) for region in regions]
+        covered = [at for at, share in enumerate(shares) if np.any(share)]
+        mapped = levels.copy()
+        for at, new in zip(covered, color_map.convert.map_all([levels[at] for at in covered]), strict=True):
+            share = shares[at]
+            mapped[at] = new if isinstance(share, float) else blend(levels[at], new, share)
+        return mapped
 
     return convert
 
 
 def check_slide(source: Path, target: Path, options: SlideOptions) -> None:
     """Refuse what `map_slide` would, before any time is spent on fitting a style."""
-    check_names(source, target)
+    check_names(source, target, options)
     with open_slide(source) as slide:
         choose_form(slide, lay_grid(slide, options), options, target)
 
 
-def check_names(source: Path, target: Path) -> None:
-    """Refuse an output that is no TIFF, has no folder to go to, or is the input."""
+def check_names(source: Path, target: Path, options: SlideOptions) -> None:
+    """Refuse an output whose name does not fit its format, that has no folder to go to, or is the input."""
     if source.resolve() == target.resolve():
         raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
-    check_target(target)
+    check_target(target, options.kind or choose_format(target))
 
 
 def lay_grid(slide: Slide, options: SlideOptions) -> Grid:
@@ -149,7 +157,7 @@ def _write_note(slide: Slide, grid: Grid, color_map: SlideMap, form: Form) -> di
     region = grid.region
     return {
         "software": f"bottlegan {__version__}",
-        "source": slide.path.name,
+        "source": slide.kind,  # not its name, by which patients may be known
         "level": region.level,
         "region": [region.x, region.y, region.width, region.height],
         "jpeg": f"quality {form.quality}, chroma 4:4:4",
@@ -157,14 +165,3 @@ def _write_note(slide: Slide, grid: Grid, color_map: SlideMap, form: Form) -> di
         "map": color_map.note,
         "mapped": "tissue; bare glass is left as it is" if color_map.tissue_only else "everything",
     }
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Keep torch to one thread a call: it is called by many at once, which would fight over the cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

@@ -1,7 +1,8 @@
 """The color map of a slide: fitted to its tissue, or that of a style which a model knows."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -82,7 +83,8 @@ def fit_map(source: Path, choice: MapChoice, progress: Progress | None = None) -
     """Fit one style to tissue of a slide, and return the map to the reference stain; refuse what is not H&E."""
     network, _ = open_model(choice.model)
     _check_map(network, choice.model)
-    found = onboard(read_images(source, choice.seed), network, choice.seed, progress)
+    with one_thread():
+        found = onboard(read_images(source, choice.seed), network, choice.seed, progress)
     verdict, reason = found.diagnosis.verdict, found.diagnosis.reason
     if verdict == Verdict.REFUSED and not choice.force:
         raise InputError(f"{source}: {verdict}: {reason}; nothing was written, --force it to do so anyway")
@@ -90,6 +92,20 @@ def fit_map(source: Path, choice: MapChoice, progress: Progress | None = None) -
     colors = map_colors(network, found.code, "normalize", choice.everything)
     note = _name_map(choice.model, "normalize", "fitted to this slide") | said
     return SlideMap(colors, note, tissue_only=not choice.everything)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Keep torch to one thread a call.
+
+    Many threads map at once, and would fight over the cores. What is fitted depends in its last bits on how many sum.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def load_map(model: Path, style: str, direction: Direction, everything: bool = False) -> SlideMap:

@@ -18,6 +18,7 @@ SHOWN = 0.03
 as it is within tissue; tissue that is taken for glass would keep its stain. So in doubt a spot is tissue."""
 MARGIN = 2
 """Spots around what is shown that belong to it: the edge of tissue is paler than a spot's mean can tell."""
+NEIGHBORS = np.ones((3, 3), np.uint8)
 
 
 @dataclass(frozen=True)
@@ -62,10 +63,11 @@ def find_cover(slide: Slide) -> Cover:
     """Return where a slide is covered; holes belong to what is around them."""
     overview, pixels, _ = read_overview(slide)
     shown = measure_above_glass(overview).max(axis=2) > SHOWN
-    shown = ndimage.binary_dilation(shown, iterations=MARGIN)
-    covered = ndimage.binary_dilation(ndimage.binary_fill_holes(shown)).astype(np.uint8)
+    shown = ndimage.binary_fill_holes(ndimage.binary_dilation(shown, iterations=MARGIN))
+    # Grown by all that is counted around a spot, diagonals too, so that what was covered before is still wholly so.
+    covered = ndimage.binary_dilation(shown, NEIGHBORS).astype(np.uint8)
     # Counted rather than averaged, because floats would leave nearly 1 where all is covered.
-    around = ndimage.convolve(covered, np.ones((3, 3), np.uint8), mode="nearest")
+    around = ndimage.convolve(covered, NEIGHBORS, mode="nearest")
     return Cover((around / 9).astype(np.float32), pixels)
 
 

@@ -1,10 +1,11 @@
-"""Pyramids of JPEG tiles, as BigTIFF: flat, as OpenSlide reads it, or as OME-TIFF."""
+"""Pyramids of JPEG tiles: as BigTIFF, flat, as OpenSlide reads it, or OME, or as a folder of DICOM files."""
 
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Literal, get_args
 from xml.sax.saxutils import escape
 
@@ -14,10 +15,11 @@ from bottlegan.errors import InputError, MissingError
 from bottlegan.files import replacing
 from bottlegan.progress import Json
 from bottlegan.slides.bigtiff import BigTiff, Page
+from bottlegan.slides.dicom import check_folder, convert_to_dicom
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
 from bottlegan.slides.image import Levels
 
-Format = Literal["tiff", "ome"]
+Format = Literal["tiff", "ome", "dicom"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES = (".tif", ".tiff")
 QUALITY = 90
@@ -42,6 +44,8 @@ class Form:
         """Refuse what JPEG does not have."""
         if not 1 <= self.quality <= 100:
             raise InputError(f"a JPEG's quality must be from 1 to 100, got {self.quality}; 90 is the default")
+        if self.kind == "dicom" and self.mpp is None:
+            raise InputError("DICOM needs the size of a pixel, which the slide does not say; write a TIFF instead")
 
 
 class PyramidWriter:
@@ -96,8 +100,8 @@ class PyramidWriter:
 @contextmanager
 def writing_pyramid(path: Path, form: Form, note: Mapping[str, Json]) -> Iterator[PyramidWriter]:
     """Yield a writer of the pyramid `path`, which is there only if the block succeeds, and then is whole."""
-    check_target(path)
-    with replacing(path) as temporary:
+    check_target(path, form.kind)
+    with _replacing_dicom(path) if form.kind == "dicom" else replacing(path) as temporary:
         file = BigTiff(temporary, path)
         try:
             writer = PyramidWriter(form, file, note)
@@ -107,10 +111,27 @@ def writing_pyramid(path: Path, form: Form, note: Mapping[str, Json]) -> Iterato
             file.close()
 
 
-def check_target(path: Path) -> None:
+@contextmanager
+def _replacing_dicom(folder: Path) -> Iterator[Path]:
+    """Yield a temporary path for a flat TIFF, which becomes a folder of DICOM files if the block succeeds."""
+    try:
+        beside = TemporaryDirectory(prefix=".", dir=folder.parent)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose another place") from None
+    with beside:
+        pyramid = Path(beside.name) / "pyramid.tiff"
+        yield pyramid
+        convert_to_dicom(pyramid, folder)
+
+
+def check_target(path: Path, kind: Format) -> None:
     """Refuse a name that no pyramid can have, before any work is done for it."""
+    if kind == "dicom":
+        check_folder(path)
+        return
     if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path}: slides are written as TIFF; end its name in {' or '.join(SUFFIXES)}")
+        ending = " or ".join(SUFFIXES)
+        raise InputError(f"{path}: slides are written as TIFF; end its name in {ending}, or add --format dicom")
     if path.is_dir():
         raise InputError(f"{path}: is a folder, a slide is one file; add a file name")
     if not path.parent.is_dir():
@@ -128,7 +149,7 @@ def describe(form: Form, note: Mapping[str, Json]) -> str:
     Both are plain ASCII, as TIFF wants it.
     """
     said = json.dumps(dict(note), sort_keys=True, allow_nan=False)
-    if form.kind == "tiff":
+    if form.kind != "ome":
         return said
     (width, height), physical = form.size, ""
     if form.mpp is not None:

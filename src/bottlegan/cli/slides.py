@@ -1,0 +1,152 @@
+"""What `bottlegan normalize` and `bottlegan restain` do with slides, and the options that only slides have."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bottlegan.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bottlegan.normalize.slide import SlideOptions, SlideResult
+    from bottlegan.normalize.slide_folder import Runner
+    from bottlegan.normalize.slide_map import MapChoice
+
+SLIDES = "Slides"
+Level = Annotated[
+    int | None,
+    typer.Option(help="Level of the slide to read.", show_default="0, the finest", min=0, rich_help_panel=SLIDES),
+]
+Part = Annotated[
+    str | None,
+    typer.Option(
+        "--region",
+        help="Part of that level, in its pixels.",
+        show_default="all of it",
+        metavar="X,Y,WIDTH,HEIGHT",
+        rich_help_panel=SLIDES,
+    ),
+]
+Quality = Annotated[
+    int | None,
+    typer.Option(help="Quality of the JPEG tiles.", show_default="90", min=1, max=100, rich_help_panel=SLIDES),
+]
+Format = Annotated[
+    Literal["tiff", "ome", "dicom"] | None,
+    typer.Option(
+        "--format",
+        help="Flat pyramid, as OpenSlide reads it, OME-TIFF, or a folder of DICOM files.",
+        show_default="by the output's name",
+        rich_help_panel=SLIDES,
+    ),
+]
+Strict = Annotated[
+    bool, typer.Option("--strict", help="Stop at a tile that cannot be read; else it is white.", rich_help_panel=SLIDES)
+]
+Everything = Annotated[
+    bool,
+    typer.Option("--everything", help="Map glass around the tissue and pen on it as well.", rich_help_panel=SLIDES),
+]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        help="Slides of a folder to map at a time, each in a process of its own: for many small slides, as one slide "
+        "uses all cores already.",
+        show_default="1",
+        min=1,
+        rich_help_panel=SLIDES,
+    ),
+]
+Ray = Annotated[
+    str | None,
+    typer.Option(
+        help="Have the slides of a folder mapped by the Ray cluster at this address, such as auto or ray://host:10001. "
+        "All its machines must see the same files.",
+        metavar="ADDRESS",
+        show_default=False,
+        rich_help_panel=SLIDES,
+    ),
+]
+
+
+def choose_runner(source: Path, workers: int | None, ray: str | None) -> "Runner | None":
+    """Return how slides of a folder are to be mapped, if that was asked for."""
+    from bottlegan.errors import InputError
+
+    if workers is None and ray is None:
+        return None
+    if workers is not None and ray is not None:
+        raise InputError("--workers are processes of this machine, --ray is a cluster; give one of them")
+    if not source.is_dir():
+        raise InputError(
+            f"{source}: is not a folder; leave out --workers and --ray, which map several slides of a folder at a time"
+        )
+    if ray is not None:
+        from bottlegan.normalize.slide_ray import run_on_ray
+
+        return run_on_ray(ray)
+    from bottlegan.normalize.slide_folder import run_here
+    from bottlegan.normalize.slide_workers import run_in_processes
+
+    return run_here if workers in (None, 1) else run_in_processes(workers)
+
+
+def find_slides(
+    source: Path,
+    level: int | None,
+    region: str | None,
+    quality: int | None,
+    kind: Literal["tiff", "ome", "dicom"] | None,
+    strict: bool,
+    run: "Runner | None",
+) -> "SlideOptions | None":
+    """Return how to stream the input, if it is a slide or is to be treated as one; None for images."""
+    from bottlegan.normalize.slide import SlideOptions
+    from bottlegan.normalize.slide_folder import list_slides
+    from bottlegan.slides.reader import is_slide
+    from bottlegan.slides.writer import QUALITY
+
+    asked = strict or any(each is not None for each in (level, region, quality, kind, run))
+    if not asked and not (list_slides(source) if source.is_dir() else is_slide(source)):
+        return None
+    return SlideOptions(level or 0, region, QUALITY if quality is None else quality, kind, strict)
+
+
+def stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions", run: "Runner | None") -> None:
+    """Map a slide, or each slide of a folder, and say what became of it."""
+    from bottlegan.normalize.slide import check_slide, map_slide
+
+    if source.is_dir():
+        _stream_folder(source, target, choice, options, run)
+        return
+    check_slide(source, target, options)
+    progress = TerminalProgress()
+    result = map_slide(source, target, choice.prepare(progress)(source), options, progress)
+    if "verdict" in result.note:
+        typer.echo(f"{source}: {result.note['verdict']}: {result.note['reason']}", err=True)
+    for part in result.broken:
+        typer.echo(f"white instead: {part.error}", err=True)
+    typer.echo(f"Wrote {target}: {_summarize(result)}.")
+
+
+def _stream_folder(
+    source: Path, target: Path, choice: "MapChoice", options: "SlideOptions", run: "Runner | None"
+) -> None:
+    from bottlegan.normalize.slide_folder import map_slide_folder, run_here
+
+    outcomes = map_slide_folder(source, target, choice, options, run=run or run_here, progress=TerminalProgress())
+    width = max(len(each.source.name) for each in outcomes)
+    for each in outcomes:
+        told = each.error if each.result is None else _summarize(each.result)
+        typer.echo(f"{each.source.name:{width}}  {each.state:9}  {' '.join(told.split())}".rstrip())
+    failed = sum(each.state == "failed" for each in outcomes)
+    typer.echo(f"{len(outcomes) - failed} of {len(outcomes)} slides are in {target}.")
+    if failed:
+        raise typer.Exit(2)
+
+
+def _summarize(result: "SlideResult") -> str:
+    speed = result.megapixels / result.seconds
+    verdict = f", style {result.note['verdict']}" if "verdict" in result.note else ""
+    broken = f", {len(result.broken)} tiles could not be read and are white" if result.broken else ""
+    return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{verdict}{broken}"

@@ -1,0 +1,346 @@
+"""Pyramids as DICOM whole slides: a folder with a file for each level, whose frames are the JPEG tiles as they are.
+
+Nothing is decoded, so pixels are those of the TIFF to the last bit, and the same TIFF gives the same bytes. DICOM wants
+to know more than a TIFF says. What may be empty is empty, the patient above all; what may not be says that it is not
+known, or is a stand-in that the comment beside it explains.
+"""
+
+import hashlib
+import os
+import struct
+import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import version
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.slides.bigtiff import CENTIMETER, CENTIMETERS, JPEG, YCBCR
+from bottlegan.slides.grid import Size, halve_sizes
+
+if TYPE_CHECKING:
+    from pydicom import Dataset
+
+NAME = "bottlegan"
+UNKNOWN = "unknown"
+DATE, TIME = "19700101", "000000"
+"""Stands in for dates that DICOM wants and that we do not know; the files say that dates were removed."""
+DEPTH = 1.0
+"""Micrometers in focus: DICOM wants it to be more than 0, and no TIFF says."""
+LONGEST = 10240
+"""Characters that a comment may have."""
+LAST_OFFSET = 2**32 - 1
+"""Bytes into the pixels of a file that DICOM's basic table can name."""
+
+ITEM, DELIMITER, PIXELS = (0xFFFE, 0xE000), (0xFFFE, 0xE0DD), (0x7FE0, 0x0010)  # tags
+HEAD = 8  # bytes of an item before its data: tag and length
+OPEN = 0xFFFFFFFF  # the length of what ends with a delimiter
+
+
+@dataclass(frozen=True)
+class Level:
+    """A level of a pyramid, and where its tiles are."""
+
+    index: int
+    size: Size
+    tile: Size
+    offsets: Sequence[int]
+    lengths: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Pyramid:
+    """A pyramid in a TIFF of ours."""
+
+    path: Path
+    levels: Sequence[Level]
+    mpp: tuple[float, float]
+    description: str
+    digest: str
+    """The hash of the whole file."""
+
+    def make_uid(self, role: str) -> str:
+        """Return what identifies a part of this pyramid everywhere, the same each time."""
+        return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'{NAME} {version(NAME)} {self.digest} {role}').int}"
+
+
+def convert_to_dicom(source: Path, folder: Path) -> None:
+    """Write the pyramid `source`, a flat TIFF as `writing_pyramid` makes it, to a new folder, whole or not at all.
+
+    The description of the TIFF becomes the image comments. The colors are said to be sRGB, as which a TIFF without a
+    profile is shown. Tiles of glass, which the TIFF has once, are repeated: DICOM has no way to share them.
+    """
+    pyramid = read_pyramid(source)
+    check_folder(folder)
+    with _writing_folder(folder) as temporary:
+        for level in pyramid.levels:
+            _write_level(temporary / f"level-{level.index}.dcm", pyramid, level)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a place that cannot become DICOM files, before any work is done for it."""
+    _import_pydicom()
+    if os.path.lexists(folder):
+        raise InputError(f"{folder}: is there already; name a new folder for the DICOM files, or remove this one")
+    if not folder.parent.is_dir():
+        raise MissingError(f"{folder.parent}: there is no such folder to write {folder.name} to; create it first")
+
+
+def read_pyramid(path: Path) -> Pyramid:
+    """Return where the tiles of a pyramid are and what it says of itself; refuse what is not one of ours."""
+    tifffile = _import_tifffile()
+    try:
+        with path.open("rb") as data:
+            digest = hashlib.file_digest(data, "sha256").hexdigest()
+        with tifffile.TiffFile(path) as file:
+            pages = list(file.pages)
+            levels = [_find_tiles(index, page) for index, page in enumerate(pages) if _is_direct(page)]
+            mpp, description = _find_mpp(pages[0]), pages[0].description
+    except FileNotFoundError:
+        raise MissingError(f"{path}: there is no such file; give a pyramid that bottlegan wrote") from None
+    except (OSError, tifffile.TiffFileError, ValueError, IndexError, KeyError) as error:
+        raise ImageError(f"{path}: is truncated or damaged ({error}); make it again") from None
+    sizes = [level.size for level in levels]
+    if len(levels) != len(pages) or sizes != halve_sizes(sizes[0], levels[0].tile):
+        raise ImageError(
+            f"{path}: is not a flat pyramid of JPEG tiles as bottlegan writes it; write it as TIFF, not OME"
+        )
+    if mpp is None:
+        raise InputError(f"{path}: DICOM needs the size of a pixel, which this TIFF does not say; give one that does")
+    return Pyramid(path, levels, mpp, description, digest)
+
+
+def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
+    """Return all that DICOM says of a level, but its pixels."""
+    # All in mm. Halving is exact, though sizes are rounded up: so is the spacing.
+    spacing = [mpp * 2**level.index / 1000 for mpp in pyramid.mpp]
+    width, height = (mpp * side / 1000 for mpp, side in zip(pyramid.mpp, pyramid.levels[0].size, strict=True))
+    kind = ["DERIVED", "PRIMARY", "VOLUME", "RESAMPLED" if level.index else "NONE"]
+    ratio = level.size.width * level.size.height * 3 / sum(level.lengths)
+    return _fill(
+        # the patient, and the study
+        PatientName="",
+        PatientID="",
+        PatientBirthDate="",
+        PatientSex="",
+        StudyInstanceUID=pyramid.make_uid("study"),
+        StudyID="",
+        StudyDate="",
+        StudyTime="",
+        AccessionNumber="",
+        ReferringPhysicianName="",
+        LongitudinalTemporalInformationModified="REMOVED",
+        AcquisitionDateTime=DATE + TIME,
+        ContentDate=DATE,
+        ContentTime=TIME,
+        # the series, and what made it
+        Modality="SM",
+        SeriesInstanceUID=pyramid.make_uid("series"),
+        SeriesNumber=1,
+        InstanceNumber=level.index + 1,
+        PyramidUID=pyramid.make_uid("pyramid"),
+        Manufacturer=NAME,
+        ManufacturerModelName=NAME,
+        DeviceSerialNumber=UNKNOWN,
+        SoftwareVersions=version(NAME),
+        # the glass
+        ContainerIdentifier=UNKNOWN,
+        IssuerOfTheContainerIdentifierSequence=[],
+        ContainerTypeCodeSequence=[_code("433466003", "SCT", "Microscope slide")],
+        AcquisitionContextSequence=[],
+        SpecimenDescriptionSequence=[
+            _fill(
+                SpecimenIdentifier=UNKNOWN,
+                SpecimenUID=pyramid.make_uid("specimen"),
+                IssuerOfTheSpecimenIdentifierSequence=[],
+                SpecimenPreparationSequence=[],
+            )
+        ],
+        # where on the glass: not known, so in its corner, upright as slides are shown
+        FrameOfReferenceUID=pyramid.make_uid("frame of reference"),
+        PositionReferenceIndicator="SLIDE_CORNER",
+        ImageOrientationSlide=[0, -1, 0, -1, 0, 0],
+        TotalPixelMatrixOriginSequence=[
+            _fill(
+                XOffsetInSlideCoordinateSystem=_decimal(height),
+                YOffsetInSlideCoordinateSystem=_decimal(width),
+                ZOffsetInSlideCoordinateSystem=0,
+            )
+        ],
+        ImagedVolumeWidth=width,
+        ImagedVolumeHeight=height,
+        ImagedVolumeDepth=DEPTH,
+        # how it was seen
+        FocusMethod="AUTO",
+        ExtendedDepthOfField="NO",
+        NumberOfOpticalPaths=1,
+        TotalPixelMatrixFocalPlanes=1,
+        OpticalPathSequence=[
+            _fill(
+                OpticalPathIdentifier="1",
+                IlluminationTypeCodeSequence=[_code("111744", "DCM", "Brightfield illumination")],
+                IlluminationColorCodeSequence=[_code("414298005", "SCT", "Full Spectrum")],
+                ICCProfile=make_profile(),
+                ColorSpace="SRGB",
+            )
+        ],
+        # the image
+        SOPClassUID="1.2.840.10008.5.1.4.1.1.77.1.6",  # VL Whole Slide Microscopy Image Storage
+        SOPInstanceUID=pyramid.make_uid(f"level {level.index}"),
+        ImageType=kind,
+        DerivationDescription=f"Colors mapped by {NAME}; the image comments say how",
+        ImageComments=pyramid.description[:LONGEST],
+        VolumetricProperties="VOLUME",
+        SpecimenLabelInImage="NO",
+        BurnedInAnnotation="NO",
+        DimensionOrganizationType="TILED_FULL",
+        DimensionOrganizationSequence=[_fill(DimensionOrganizationUID=pyramid.make_uid("dimensions"))],
+        SharedFunctionalGroupsSequence=[
+            _fill(
+                PixelMeasuresSequence=[
+                    _fill(
+                        PixelSpacing=[_decimal(spacing[1]), _decimal(spacing[0])],  # down, then across
+                        SliceThickness=_decimal(DEPTH / 1000),
+                    )
+                ],
+                WholeSlideMicroscopyImageFrameTypeSequence=[_fill(FrameType=kind)],
+            )
+        ],
+        TotalPixelMatrixColumns=level.size.width,
+        TotalPixelMatrixRows=level.size.height,
+        Columns=level.tile.width,
+        Rows=level.tile.height,
+        NumberOfFrames=len(level.lengths),
+        SamplesPerPixel=3,
+        PhotometricInterpretation="YBR_FULL_422",  # what DICOM calls all JPEG here, with whole chroma too
+        PlanarConfiguration=0,
+        BitsAllocated=8,
+        BitsStored=8,
+        HighBit=7,
+        PixelRepresentation=0,
+        LossyImageCompression="01",
+        LossyImageCompressionRatio=_decimal(round(ratio, 2)),
+        LossyImageCompressionMethod="ISO_10918_1",
+    )
+
+
+def make_profile() -> bytes:
+    """Return the color profile of sRGB, with our date instead of today's."""
+    from PIL import ImageCms  # noqa: PLC0415 - only asked for when there is DICOM to write
+
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    return profile[:24] + struct.pack(">6H", 1970, 1, 1, 0, 0, 0) + profile[36:]
+
+
+def _write_level(path: Path, pyramid: Pyramid, level: Level) -> None:
+    """Write a file: what is said of a level by pydicom, then its frames as they come, for they may exceed memory."""
+    from pydicom.dataset import FileMetaDataset  # noqa: PLC0415 - optional, so only asked for when there is DICOM
+    from pydicom.uid import JPEGBaseline8Bit  # noqa: PLC0415 - the same
+
+    dataset = describe_level(pyramid, level)
+    dataset.file_meta = FileMetaDataset()
+    dataset.file_meta.TransferSyntaxUID = JPEGBaseline8Bit
+    padded = [length + length % 2 for length in level.lengths]
+    *offsets, _ = accumulate((HEAD + length for length in padded), initial=0)
+    table = b""
+    if offsets[-1] <= LAST_OFFSET:
+        table = struct.pack(f"<{len(offsets)}I", *offsets)
+    else:
+        dataset.ExtendedOffsetTable = struct.pack(f"<{len(offsets)}Q", *offsets)
+        dataset.ExtendedOffsetTableLengths = struct.pack(f"<{len(padded)}Q", *padded)
+    said = BytesIO()  # because pydicom would hide what is wrong with a disk
+    dataset.save_as(said, enforce_file_format=True)
+    with path.open("wb", buffering=2**20) as file:
+        file.write(said.getvalue())
+        file.write(struct.pack("<HH2sHI", *PIXELS, b"OB", 0, OPEN))
+        file.write(struct.pack("<HHI", *ITEM, len(table)) + table)
+        for data in _read_tiles(pyramid.path, level):
+            file.write(struct.pack("<HHI", *ITEM, len(data) + len(data) % 2) + data + bytes(len(data) % 2))
+        file.write(struct.pack("<HHI", *DELIMITER, 0))
+
+
+def _read_tiles(path: Path, level: Level) -> Iterator[bytes]:
+    # Errors are told apart here: those of writing belong to the folder, these to the TIFF.
+    try:
+        with path.open("rb") as file:
+            for offset, length in zip(level.offsets, level.lengths, strict=True):
+                file.seek(offset)
+                data = file.read(length)
+                if len(data) != length:
+                    raise ImageError(f"{path}: is truncated, level {level.index} lacks tiles; make it again")
+                yield data
+    except OSError as error:
+        raise ImageError(f"{path}: cannot be read ({error.strerror}); make it again") from None
+
+
+@contextmanager
+def _writing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a folder to write to; it takes the name `folder` only if the block succeeds, and else goes."""
+    try:
+        # A folder in the temporary one: it has the permissions of any new folder, and its parent is always removed.
+        with TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
+            temporary = Path(parent) / folder.name
+            temporary.mkdir()
+            yield temporary
+            temporary.rename(folder)
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); choose another place, or make room"
+        ) from None
+
+
+def _is_direct(page: Any) -> bool:
+    """Return whether a page's tiles are all there, and are JPEG of their own, without tables that they share."""
+    form = (page.compression, page.photometric, page.bitspersample, page.samplesperpixel, page.planarconfig)
+    return bool(page.is_tiled and form == (JPEG, YCBCR, 8, 3, 1) and not page.jpegtables and all(page.databytecounts))
+
+
+def _find_tiles(index: int, page: Any) -> Level:
+    size, tile = Size(page.imagewidth, page.imagelength), Size(page.tilewidth, page.tilelength)
+    return Level(index, size, tile, page.dataoffsets, page.databytecounts)
+
+
+def _find_mpp(page: Any) -> tuple[float, float] | None:
+    """Return the micrometers a pixel across and down, if the page says."""
+    tags = page.tags
+    if "XResolution" not in tags or page.resolutionunit != CENTIMETER:
+        return None
+    across, down = (tags[name].value for name in ("XResolution", "YResolution"))
+    return CENTIMETERS * across[1] / across[0], CENTIMETERS * down[1] / down[0]
+
+
+def _fill(**values: Any) -> "Dataset":
+    from pydicom import Dataset  # noqa: PLC0415 - optional, so only asked for when there is DICOM
+
+    dataset = Dataset()
+    for keyword, value in values.items():
+        setattr(dataset, keyword, value)
+    return dataset
+
+
+def _code(value: str, scheme: str, meaning: str) -> "Dataset":
+    return _fill(CodeValue=value, CodingSchemeDesignator=scheme, CodeMeaning=meaning)
+
+
+def _decimal(value: float) -> str:
+    return f"{value:.9g}"  # DICOM allows 16 characters
+
+
+def _import_pydicom() -> None:
+    try:
+        import pydicom  # noqa: F401, PLC0415 - optional, so only asked for when there is DICOM
+    except ImportError:
+        raise MissingError("writing DICOM needs pydicom: pip install 'bottlegan[dicom]'") from None
+
+
+def _import_tifffile() -> Any:
+    try:
+        import tifffile  # noqa: PLC0415 - optional, so only asked for when there is a slide
+    except ImportError:
+        raise MissingError("slides need tifffile, which is not installed: pip install 'bottlegan[slides]'") from None
+    return tifffile
