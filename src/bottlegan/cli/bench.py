@@ -82,6 +82,45 @@ def normalize(
 
 
 @bench.command()
+def table(json_file: JsonOption = None) -> None:
+    """Compare the exact table of a style with the network, for all 16.7 million colors.
+
+    Example: bottlegan bench table --json bench.json
+    """
+    from bottlegan.experiments.bench_table import bench_table
+
+    figures = bench_table(TerminalProgress())
+    _write(figures, json_file)
+    columns: Columns = {
+        "colors that\ndiffer": ("differing", None, "d"),
+        "by levels\nat most": ("largest difference", None, "d"),
+        "seconds\nto fill": ("seconds to fill", None, ".1f"),
+        "of the\nnetwork": ("seconds of the network", None, ".1f"),
+        "times\nlooking up": ("ratio of the network to looking up", None, ".0f"),
+    }
+    _show(f"{figures['colors']:,} colors", figures, columns, Console())
+
+
+@bench.command()
+def slide(
+    file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with; else one is drawn.")] = None,
+    size: Annotated[int, typer.Option(help="Side of the slide that is drawn, in pixels.")] = 20_000,
+    quality: Annotated[int, typer.Option(help="Quality of the JPEG tiles that are written.", min=1, max=100)] = 90,
+    json_file: JsonOption = None,
+    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
+) -> None:
+    """Time the normalization of a whole slide beside a plain copy of it, and tiles of it beside the peers.
+
+    Example: bottlegan bench slide --size 20000 --json bench.json
+    """
+    from bottlegan.experiments.bench_slide import bench_slide
+
+    figures = bench_slide(file, size, quality, repeats, TerminalProgress())
+    _write(figures, json_file)
+    _show_slide(figures, Console())
+
+
+@bench.command()
 def federation(
     data: DataOption = None,
     json_file: JsonOption = None,
@@ -148,6 +187,26 @@ def _show_speed(figures: dict[str, Any], console: Console) -> None:
     _show(title, figures, columns, console)
     _show_notes(figures, console)
     console.print(f"Colors: {figures['colors'][0]} in the first image, {figures['colors'][1]} in the second.")
+
+
+def _show_slide(figures: dict[str, Any], console: Console) -> None:
+    columns: Columns = {
+        "seconds\nmedian": ("seconds", None, ".2f"),
+        "times\npyvips copy": ("ratio to pyvips copy", None, ".2f"),
+        "megapixels\na second": ("megapixels a second", None, ".1f"),
+        "peak memory\nMB": ("peak memory, MB", None, ".0f"),
+    }
+    title = f"{figures['megapixels']:.0f} MP, JPEG quality {figures['quality']}, {figures['repeats']} repeats"
+    _show(title, figures, columns, console)
+    speeds: Columns = {
+        "megapixels\na second": ("megapixels a second", None, ".2f"),
+        "times\ntorchstain Macenko": ("ratio to torchstain Macenko", None, ".2f"),
+    }
+    tiles = figures["tiles"]
+    _show(f"The map alone, {tiles['tiles']} tiles, {figures['cores']} cores", tiles, speeds, console)
+    _show_notes({**tiles, "load average": figures["load average"]}, console)
+    for name in ("levels between a tile alone and in the slide", "levels between a tile and its network"):
+        console.print(f"{name.capitalize()}, before JPEG, at most: {tiles[name]}.")
 
 
 def _show(title: str, figures: dict[str, Any], columns: Columns, console: Console) -> None:

@@ -16,6 +16,7 @@ from bottlegan.cli.normalize import normalize, restain
 from bottlegan.cli.onboard import onboard, train_prior
 from bottlegan.cli.reproduce import reproduce
 from bottlegan.cli.simulate import simulate
+from bottlegan.cli.synth import synth
 from bottlegan.cli.train import train
 from bottlegan.errors import FederationError, InputError
 
@@ -44,6 +45,7 @@ app.command("train-prior")(train_prior)
 app.command()(reproduce)
 app.add_typer(deploy, name="deploy")
 app.add_typer(bench, name="bench")
+app.add_typer(synth, name="synth")
 
 
 def _print_version(wanted: bool) -> None:

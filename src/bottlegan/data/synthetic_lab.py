@@ -1,0 +1,76 @@
+"""Labs of procedural tissue: a style of their own, and folders of patches in it."""
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+
+from bottlegan.data.patches import MASK_ENDING
+from bottlegan.data.synthetic import draw_tissue
+from bottlegan.errors import InputError, MissingError
+from bottlegan.progress import Progress, Silent
+from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.slides.image import from_batch, write_image
+from bottlegan.stain.simulate import LABS, Style, draw_style, render
+
+
+def draw_lab(seed: int) -> Style:
+    """Return the style of the lab that `seed` names."""
+    return draw_style(numpy_stream(seed, "lab"), f"lab-{seed}", LABS)
+
+
+def write_lab(
+    folder: Path,
+    patches: int,
+    size: int,
+    seed: int,
+    style: Style,
+    *,
+    masks: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write a folder of patches, all or none; the same arguments give the same bytes.
+
+    Args:
+        folder: Must not be there yet, or hold nothing.
+        patches: How many.
+        size: Of a patch, `size` x `size` pixels of 1 um.
+        seed: Decides which tissue is on them.
+        style: How they are stained and scanned.
+        masks: Whether to write each one's epithelium beside it.
+        progress: Where to report.
+    """
+    if patches < 1:
+        raise InputError(f"{folder}: a lab of {patches} patches cannot be drawn; ask for 1 or more")
+    with _making(folder) as temporary:
+        for index in (progress or Silent()).track(range(patches), "drawing tissue", patches):
+            tissue, name = draw_tissue(seed, index, size), f"patch-{index:03d}"
+            image = render(tissue.concentration[None], style, torch_stream(seed, "noise", index))
+            write_image(temporary / f"{name}.png", from_batch(image)[0])
+            if masks:
+                epithelium = 255 * tissue.epithelium.numpy().astype(np.uint8)
+                write_image(temporary / f"{name}{MASK_ENDING}.png", np.repeat(epithelium[..., None], 3, axis=2))
+
+
+@contextmanager
+def _making(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside `folder` to write to; it takes the name `folder` only if the block succeeds."""
+    folder = folder.resolve()
+    if not folder.parent.is_dir():
+        raise MissingError(f"{folder.parent}: there is no such folder to write {folder.name} to; create it first")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, and a lab is a folder; choose another name")
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder}: is not empty, and nothing in it is overwritten; choose another folder")
+    try:
+        holder = tempfile.TemporaryDirectory(prefix=".", dir=folder.parent)
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose another place") from None
+    with holder:
+        # Within the temporary folder, which only its owner can read.
+        temporary = Path(holder.name, "lab")
+        temporary.mkdir()
+        yield temporary
+        temporary.replace(folder)

@@ -1,0 +1,133 @@
+"""How fast tiles of tissue are mapped, ours and the peers in one process, and whether ours are exact.
+
+Peers see one tile after the other, as they would in a slide, and may use all cores for each. Ours looks tiles up in a
+table that knows their colors, several at a time.
+"""
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bottlegan.experiments.bench_normalize import BASE, PEERS, MapLevels, Peer, clock
+from bottlegan.models.files import PRIOR
+from bottlegan.models.paradigms import drawing_from
+from bottlegan.models.pixel import PixelGenerator
+from bottlegan.normalize.slide import SlideOptions, choose_convert, lay_grid
+from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map, one_thread
+from bottlegan.progress import Json, Progress
+from bottlegan.seeding import torch_stream
+from bottlegan.slides.grid import Region
+from bottlegan.slides.image import Levels, from_batch, to_batch
+from bottlegan.slides.reader import open_slide
+from bottlegan.slides.tissue import sample_tissue
+from bottlegan.stain.lut import ColorTable
+from bottlegan.training.gan import PRESETS
+
+TILES, SIZE = 32, 256
+OFTEN = 20
+"""How often ours is timed: one time is too short for the clock."""
+OURS = "ours, table ready"
+
+
+def bench_tiles(slide: Path, progress: Progress) -> dict[str, Json]:
+    """Return the megapixels a second of all rows, how many times torchstain's that is, and what is not exact."""
+    choice, tiles = MapChoice(PRIOR, force=True), sample_tissue(slide, TILES, SIZE)
+    seconds: dict[str, float] = {OURS: time_ours(fit_map(slide, choice).convert, tiles)}
+    notes: dict[str, Json] = {}
+    for name, peer in progress.track({**PEERS, **SHAPES}.items(), "peers on tiles", len(PEERS) + len(SHAPES)):
+        try:
+            seconds[name] = time_peer(peer(tiles[0]), tiles)
+        except ImportError as error:
+            notes[name] = {"note": str(error)}
+        except Exception as error:  # whatever a peer fails with, the others are still measured
+            notes[name] = {"note": f"failed: {type(error).__name__}: {error}"}
+    megapixels = sum(tile.shape[0] * tile.shape[1] for tile in tiles) / 1e6
+    base = seconds.get(BASE)
+    rows: dict[str, Json] = {
+        name: {
+            "megapixels a second": megapixels / taken,
+            f"ratio to {BASE}": None if base is None else base / taken,
+        }
+        for name, taken in seconds.items()
+    }
+    return {"tiles": len(tiles), "rows": {**rows, **notes}, **check_exact(slide, choice)}
+
+
+def time_ours(table: ColorTable, tiles: list[Levels]) -> float:
+    """Return the seconds that looking all tiles up takes."""
+    table.map_all(tiles)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return median(clock(lambda: list(pool.map(table, tiles))) for _ in range(OFTEN))
+
+
+def time_peer(normalize: MapLevels, tiles: list[Levels]) -> float:
+    """Return the seconds that a peer takes for all tiles, after a first one for which it may compile itself."""
+    normalize(tiles[0])
+    return clock(lambda: [normalize(tile) for tile in tiles])
+
+
+def check_exact(slide: Path, choice: MapChoice) -> dict[str, Json]:
+    """Return by how many levels tiles of the slide, before JPEG, differ from what they should be: 0.
+
+    They are mapped as in a slide, many at a time, by a table that learns as it goes, and compared with each tile alone,
+    by a table that knew nothing before; and, mapped everywhere, with what the network itself makes of their pixels.
+    """
+    color_map, plain = fit_map(slide, choice), fit_map(slide, replace(choice, everything=True))
+    with open_slide(slide) as opened, one_thread():
+        grid = lay_grid(opened, SlideOptions())
+        places = np.linspace(0, len(grid) - 1, min(TILES, len(grid))).astype(int).tolist()
+        regions = [grid[place] for place in places]
+        levels = [opened.read(region) for region in regions]
+
+        def convert(used: SlideMap, given: list[Levels], at: list[Region]) -> list[Levels]:
+            return choose_convert(opened, used, SlideOptions())(given, at)
+
+        fresh = [SlideMap(color_map.colors, color_map.note, color_map.tissue_only) for _ in regions]
+        alone = [convert(*each)[0] for each in zip(fresh, ([x] for x in levels), ([x] for x in regions), strict=True)]
+        network = [plain.colors(each.reshape(-1, 3)).reshape(each.shape) for each in levels]
+        return {
+            "levels between a tile alone and in the slide": differ(alone, convert(color_map, levels, regions)),
+            "levels between a tile and its network": differ(network, convert(plain, levels, regions)),
+        }
+
+
+def differ(some: list[Levels], others: list[Levels]) -> int:
+    """Return the largest difference between images, in levels."""
+    return max(int(np.abs(one.astype(int) - other).max()) for one, other in zip(some, others, strict=True))
+
+
+def peer_published(_: Levels) -> MapLevels:
+    """Return a generator of the published shape, with weights that mean nothing: its speed does not depend on them."""
+    form = PRESETS["paper"].model
+    with drawing_from(torch_stream(0, "published")):
+        generator = PixelGenerator(form.generator, form.code_size).eval()
+    code = torch.zeros(1, form.code_size)
+    return peer_network(lambda images: generator(images, code))
+
+
+def peer_stainnet(_: Levels) -> MapLevels:
+    """Return a network of StainNet's shape, three 1x1 convolutions of 32 channels, with weights that mean nothing."""
+    with drawing_from(torch_stream(0, "StainNet")):
+        layers = [nn.Conv2d(3, 32, 1), nn.ReLU(), nn.Conv2d(32, 32, 1), nn.ReLU(), nn.Conv2d(32, 3, 1)]
+    network = nn.Sequential(*layers).eval()
+    return peer_network(lambda images: ((network(2 * images - 1) + 1) / 2).clamp(0, 1))
+
+
+def peer_network(run: Callable[[Tensor], Tensor]) -> MapLevels:
+    """Return what maps one tile by a network."""
+
+    @torch.no_grad()
+    def normalize(tile: Levels) -> Levels:
+        return from_batch(run(to_batch(tile)))[0]
+
+    return normalize
+
+
+SHAPES: dict[str, Peer] = {"the published generator's shape": peer_published, "StainNet's shape": peer_stainnet}

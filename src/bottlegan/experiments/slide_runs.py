@@ -1,0 +1,89 @@
+"""What `bench_slide` runs in processes of their own, each with nothing imported that it does not need.
+
+The last line that a run prints is what it measured, as JSON.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+
+TILE = 256
+
+
+def measure(command: Sequence[str]) -> dict[str, object]:
+    """Run a command, and return its status, its seconds from start to end, its peak memory, and its last line.
+
+    This process is small: Linux counts what a process took before it became the command, as part of its parent.
+    """
+    with tempfile.TemporaryFile("w+") as said:
+        started = time.perf_counter()
+        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)  # noqa: S603 - a command of ours
+        # What a process took is told only to who waits for it in this way.
+        _, status, usage = os.wait4(process.pid, 0)
+        seconds, process.returncode = time.perf_counter() - started, os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        lines = [line for line in said.read().splitlines() if line.strip()]
+    megabytes = 1024 * usage.ru_maxrss / 1e6
+    last = lines[-1] if lines else ""
+    return {"status": process.returncode, "seconds": seconds, "memory": megabytes, "last": last}
+
+
+def copy_slide(source: str, target: str, quality: int) -> dict[str, float]:
+    """Copy a slide with libvips, as a pyramid of JPEG tiles."""
+    import pyvips  # noqa: PLC0415 - optional, and only here
+
+    started = time.perf_counter()
+    image = pyvips.Image.new_from_file(source, access="sequential")
+    image.tiffsave(
+        target,
+        compression="jpeg",
+        Q=quality,
+        tile=True,
+        tile_width=TILE,
+        tile_height=TILE,
+        pyramid=True,
+        bigtiff=True,
+    )
+    return {"copy": time.perf_counter() - started}
+
+
+def map_twice(source: Path, target: Path, quality: int) -> dict[str, float]:
+    """Normalize a slide with a style fitted to it: with no color known, and then with a table that knows them all."""
+    clock = [time.perf_counter()]
+    import bottlegan.slides.halving  # noqa: PLC0415 - timed
+    import bottlegan.stain.lut_kernels  # noqa: F401, PLC0415 - timed
+    from bottlegan.models.files import PRIOR  # noqa: PLC0415 - timed
+    from bottlegan.normalize.slide import SlideOptions, map_slide  # noqa: PLC0415 - timed
+    from bottlegan.normalize.slide_map import MapChoice, fit_map  # noqa: PLC0415 - timed
+
+    clock.append(time.perf_counter())
+    color_map = fit_map(source, MapChoice(PRIOR, force=True))
+    clock.append(time.perf_counter())
+    for _ in range(2):
+        map_slide(source, target, color_map, SlideOptions(quality=quality))
+        clock.append(time.perf_counter())
+    steps = ("import and compile", "fit", "from cold", "table ready")
+    return dict(zip(steps, (after - before for before, after in pairwise(clock)), strict=True))
+
+
+def main() -> None:
+    """Do what the first argument says."""
+    kind, *rest = sys.argv[1:]
+    figures: object
+    if kind == "measure":
+        figures = measure(rest)
+    elif kind == "copy":
+        figures = copy_slide(rest[0], rest[1], int(rest[2]))
+    else:
+        figures = map_twice(Path(rest[0]), Path(rest[1]), int(rest[2]))
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+import numpy as np
+import pytest
+
+from bottlegan.data.synthetic import draw_tissue
+from bottlegan.experiments import bench_table as bench
+from bottlegan.experiments.bench_table import compare, make_plane
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.progress import Progress, Silent
+from bottlegan.slides.image import Levels, from_batch
+from bottlegan.stain.lut import ColorTable
+from bottlegan.stain.simulate import LABORATORIES, render
+
+
+@pytest.fixture(scope="module")
+def normalizer() -> Normalizer:
+    return Normalizer.fit(
+        from_batch(render(draw_tissue(1, 0, 128).concentration[None], LABORATORIES[3]))[0], force=True
+    )
+
+
+def lazily(self: ColorTable, progress: Progress | None = None) -> None:
+    """Instead of filling it: all that is looked at is learned then."""
+
+
+def test_planes_are_all_colors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "SIDE", 4)
+    planes = np.concatenate([make_plane(red).reshape(-1, 3) for red in range(4)])
+    assert len(np.unique(planes, axis=0)) == 64
+    assert planes.max() == 3
+
+
+@pytest.mark.parametrize("direction", ["normalize", "restain"])
+def test_no_color_differs(normalizer: Normalizer, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ColorTable, "fill", lazily)
+    monkeypatch.setattr(bench, "SIDE", 40)
+    found = compare(normalizer, direction, Silent())  # type: ignore[arg-type]
+    assert (found["differing"], found["largest difference"]) == (0, 0)
+    assert float(found["seconds of the network"]) > 0  # type: ignore[arg-type]
+
+
+def test_a_color_that_differs_is_counted(normalizer: Normalizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = ColorTable.__call__
+
+    def off(self: ColorTable, levels: Levels) -> Levels:
+        mapped = really(self, levels)
+        mapped[5, 7, 1] ^= 3
+        return mapped
+
+    monkeypatch.setattr(ColorTable, "fill", lazily)
+    monkeypatch.setattr(ColorTable, "__call__", off)
+    monkeypatch.setattr(bench, "SIDE", 8)
+    found = compare(normalizer, "normalize", Silent())
+    assert found["differing"] == 8
+    assert int(found["largest difference"]) in (1, 3)  # type: ignore[arg-type]
