@@ -1,3 +1,6 @@
+import resource
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -182,3 +185,23 @@ def test_a_folder_of_slides_becomes_folders_of_dicom(root: Path, tmp_path: Path)
         assert result.exit_code == 0, result.output
         assert state in result.output
     assert sorted(each.name for each in (target / "a").iterdir()) == ["level-0.dcm", "level-1.dcm", "level-2.dcm"]
+
+
+@pytest.mark.parametrize("kind", ["tiff", "dicom"])
+def test_a_disk_that_is_full_is_said_in_one_line_and_nothing_is_left(root: Path, tmp_path: Path, kind: str) -> None:
+    if kind == "dicom":
+        pytest.importorskip("pydicom", reason="needs pip install 'bottlegan[dicom]'")
+    words = ["normalize", root / "slide.tiff", tmp_path / "out.tiff", "--model", root / "model.safetensors"]
+    command = [sys.executable, "-c", "from bottlegan.cli.main import main; main()", *map(str, words), "--style", "a"]
+
+    def limit() -> None:  # what a file may have is what a full disk has left
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    done = subprocess.run([*command, "--format", kind], preexec_fn=limit, capture_output=True, text=True, check=False)
+    assert done.returncode == 2, done.stderr
+    assert (
+        f"{tmp_path / 'out.tiff'}: cannot be written (File too large); choose another place, or make room"
+        in (done.stderr.strip().splitlines()[-1])
+    )
+    assert "Traceback" not in done.stderr
+    assert not list(tmp_path.iterdir())

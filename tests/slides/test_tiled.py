@@ -1,6 +1,9 @@
 import io
+import sys
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -11,7 +14,7 @@ from bottlegan.errors import ImageError, TileError
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import open_slide, read_all_but_broken
-from bottlegan.slides.tiled import check_tiff
+from bottlegan.slides.tiled import JpegTiles, check_tiff, find_jpeg_tiles, make_head, strip_names
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
@@ -115,6 +118,29 @@ def test_any_part_is_as_openslide_reads_it(tmp_path: Path, compression: str, reg
             assert (shown == PICTURE[region.within(Region(0, 0, 0, WIDTH, HEIGHT))]).all()
 
 
+def test_tiles_need_not_be_square(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tiff", tile=(64, 128))
+    with open_slide(path) as slide:
+        assert slide.tile(0) == Size(128, 64)
+        assert slide.direct == {0, 1}
+        region = Region(0, 100, 50, 150, 100)
+        assert (slide.read(region) == as_openslide_reads(path, region)).all()
+
+
+def test_a_tile_that_was_left_out_is_white(tmp_path: Path) -> None:
+    whole = Region(0, 0, 0, WIDTH, HEIGHT)
+    path = write(tmp_path / "a.tiff")
+    with open_slide(path) as slide:
+        expected = slide.read(whole).copy()
+    with tifffile.TiffFile(path, mode="r+b") as file:
+        tag = file.pages[0].tags["TileByteCounts"]
+        tag.overwrite([0 if k == 1 else length for k, length in enumerate(tag.value)])
+    expected[:64, 64:128] = 255
+    with open_slide(path) as slide:
+        assert (slide.read(Region(0, 64, 0, 64, 64)) == 255).all()
+        assert (slide.read(whole) == expected).all()
+
+
 def test_what_lies_beyond_a_slide_is_white(tmp_path: Path) -> None:
     for compression in ("jpeg", "lzw"):
         with open_slide(write(tmp_path / f"{compression}.tiff", compression)) as slide:
@@ -152,15 +178,16 @@ def test_a_broken_tile_is_white_and_the_others_are_not(tmp_path: Path, compressi
     assert all("\n" not in str(each.error) for each in broken)
 
 
-def test_a_tile_of_another_size_is_broken(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("height", "width"), [(16, 16), (64, 16), (16, 64), (128, 64), (128, 128)])
+def test_a_tile_of_another_size_is_broken(tmp_path: Path, height: int, width: int) -> None:
     path = write(tmp_path / "a.tiff", pyramid=1)
-    small = encode(PICTURE[:16, :16].copy(), 50, rgb=False)
+    other = encode(np.full((height, width, 3), 99, np.uint8), 50, rgb=False)
     with tifffile.TiffFile(path) as file:
         offset, length = file.pages[0].dataoffsets[0], file.pages[0].databytecounts[0]
     with path.open("r+b") as file:
         file.seek(offset)
-        file.write(small.ljust(length, b"\0"))
-    assert len(small) < length
+        file.write(other.ljust(length, b"\0"))
+    assert len(other) < length
     with open_slide(path) as slide, pytest.raises(TileError, match="not of the size"):
         slide.read(Region(0, 0, 0, 64, 64))
 
@@ -214,3 +241,111 @@ def test_sizes_of_pixels_and_profiles_are_found(tmp_path: Path) -> None:
     with open_slide(write(tmp_path / "b.tiff")) as slide:
         assert slide.mpp is None
         assert slide.icc is None
+
+
+def marker(number: int, data: bytes) -> bytes:
+    return bytes([0xFF, number]) + (len(data) + 2).to_bytes(2, "big") + data
+
+
+JFIF, ADOBE = marker(0xE0, b"JFIF\0\1\1\0\0\1\0\1\0\0"), marker(0xEE, b"Adobe\0\x64\0\0\0\0\1")
+EXIF, TABLE, RESTART = marker(0xE1, b"Exif\0\0"), marker(0xDB, bytes(65)), marker(0xDD, b"\0\4")
+SCAN = marker(0xDA, b"\3\1\0\2\x11\3\x11\0\x3f\0") + JFIF + b"pixels" + ADOBE + b"\xff\xd9"  # by chance
+
+
+@pytest.mark.parametrize(
+    ("data", "kept"),
+    [
+        (JFIF + EXIF + ADOBE + TABLE + RESTART + SCAN, EXIF + TABLE + RESTART + SCAN),
+        (TABLE + JFIF + SCAN, TABLE + SCAN),
+        (SCAN, SCAN),
+        (b"\0\xe0\0\4no marker", b"\0\xe0\0\4no marker"),
+        (JFIF + b"\xff", b"\xff"),  # where it breaks off, so does what is kept
+        (JFIF + b"\xff\xe0\0", b"\xff\xe0\0"),
+        (b"", b""),
+    ],
+)
+def test_only_markers_that_name_channels_are_taken_out(data: bytes, kept: bytes) -> None:
+    assert strip_names(b"\xff\xd8" + data) == kept
+
+
+@pytest.mark.parametrize(("rgb", "name"), [(True, b"\0"), (False, b"\1")])
+def test_the_head_of_a_tile_names_its_channels_once_and_holds_the_tables(rgb: bool, name: bytes) -> None:
+    tables = b"\xff\xd8" + JFIF + TABLE + ADOBE + b"\xff\xd9"
+    assert make_head(tables, rgb) == b"\xff\xd8" + ADOBE[:-1] + name + TABLE
+    assert make_head(b"", rgb) == b"\xff\xd8" + ADOBE[:-1] + name
+
+
+def test_a_palette_is_no_rgb(tmp_path: Path) -> None:
+    colors = np.arange(3 * 256, dtype=np.uint16).reshape(3, 256)
+    tifffile.imwrite(tmp_path / "a.tiff", PICTURE[..., 0], photometric="palette", colormap=colors)
+    with pytest.raises(ImageError, match="give the slide in RGB"):
+        check_tiff(tmp_path / "a.tiff")
+
+
+def test_a_slide_whose_last_level_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.tiff")
+    path.write_bytes(path.read_bytes()[:-500])
+    with pytest.raises(ImageError, match=r"is truncated or damaged \(\d of 6 tiles"):
+        check_tiff(path)
+
+
+def test_tiles_beyond_4_gb_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.tiff")
+    with tifffile.TiffFile(path) as file:
+        monkeypatch.setattr(file.pages[0], "dataoffsets", (2**32,) * 15)
+        monkeypatch.setattr("bottlegan.slides.tiled._open", lambda _: file)
+        with pytest.raises(ImageError, match="15 of 15 tiles lie beyond its end"):
+            check_tiff(path)
+
+
+def test_what_is_no_tiff_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.tiff").write_text("no slide")
+    with pytest.raises(ImageError, match=r"a\.tiff: is truncated or damaged"):
+        check_tiff(tmp_path / "a.tiff")
+
+
+def make_page(**other: object) -> SimpleNamespace:
+    """Return a page of 3 x 5 tiles of JPEG, as tifffile describes it."""
+    size = {"imagewidth": 300, "imagelength": 186, "tilewidth": 64, "tilelength": 64}
+    form = {"is_tiled": True, "compression": 7, "bitspersample": 8, "samplesperpixel": 3, "planarconfig": 1}
+    data = {"photometric": 6, "jpegtables": None, "dataoffsets": range(15), "databytecounts": range(15)}
+    return SimpleNamespace(**{**size, **form, **data, **other})
+
+
+def find_levels(monkeypatch: pytest.MonkeyPatch, *pages: SimpleNamespace) -> dict[int, JpegTiles]:
+    file = nullcontext(SimpleNamespace(pages=pages))
+    monkeypatch.setattr("bottlegan.slides.tiled._open", lambda _: file)
+    return find_jpeg_tiles(Path("a.tiff"), [Size(300, 186)])
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"is_tiled": False},
+        {"compression": 8},
+        {"bitspersample": 12},
+        {"samplesperpixel": 4},
+        {"planarconfig": 2},
+        {"photometric": 1},
+        {"imagewidth": 299},
+        {"dataoffsets": range(45)},
+    ],
+)
+def test_only_tiles_of_jpeg_in_color_are_decoded_directly(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, object]
+) -> None:
+    assert find_levels(monkeypatch, make_page(**other)) == {}
+    assert set(find_levels(monkeypatch, make_page(**other), make_page())) == {0}
+
+
+def test_of_two_pages_of_one_size_the_first_is_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = find_levels(monkeypatch, make_page(), make_page(dataoffsets=range(100, 115)))
+    assert found[0].offsets == range(15)
+
+
+def test_without_a_decoder_nothing_is_decoded_directly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "a.tiff")
+    monkeypatch.setitem(sys.modules, "simplejpeg", None)
+    with open_slide(path) as slide:
+        assert not slide.direct
+        assert slide.read(Region(0, 0, 0, 64, 64)).shape == (64, 64, 3)

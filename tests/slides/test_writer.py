@@ -12,7 +12,7 @@ import pytest
 
 from bottlegan.errors import InputError, MissingError
 from bottlegan.slides import bigtiff
-from bottlegan.slides.grid import Size
+from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.image import Levels
 from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import Form, check_target, choose_format, describe, writing_pyramid
@@ -21,8 +21,8 @@ tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 simplejpeg = pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
 TILE = Size(64, 64)
-TEXT, LONG8 = 2, 16  # types of fields
-DESCRIPTION, OFFSETS, CHILDREN = 270, 324, 330  # and their numbers
+TEXT, LONG8, CHILDREN = 2, 16, 330  # types of fields, and the number of one
+SIZES = {TEXT: 1, LONG8: 8}  # bytes of a value
 
 
 def smooth(width: int, height: int) -> Levels:
@@ -169,10 +169,24 @@ def test_pages_are_as_bigtiff_wants_them(tmp_path: Path, kind: str) -> None:
         assert place % 8 == 0
         assert [each.number for each in entries] == sorted({each.number for each in entries})
         for entry in entries:
-            if entry.number in (DESCRIPTION, OFFSETS) and entry.count > 1:
+            if entry.count * SIZES.get(entry.kind, 0) > 8:  # else the values are in the entry itself
                 assert entry.place % 4 == 0
             if entry.kind == TEXT:
                 assert data[entry.place : entry.place + entry.count].find(b"\0") == entry.count - 1
+
+
+@pytest.mark.parametrize("length", range(1, 9))
+def test_what_follows_the_tiles_is_aligned_however_long_they_are(tmp_path: Path, length: int) -> None:
+    page = bigtiff.Page(Grid(Region(0, 0, 0, 64, 64), TILE), None)
+    file = bigtiff.BigTiff(tmp_path / "a.tiff", Path("a.tiff"))
+    file.add(page, 0, bytes(length))
+    file.finish([page], nested=False)
+    file.close()
+    data = (tmp_path / "a.tiff").read_bytes()
+    place = struct.unpack_from("<Q", data, 8)[0]
+    (text,) = (each for each in read_page(data, place)[0] if each.kind == TEXT)
+    assert place % 8 == text.place % 8 == 0
+    assert data[text.place : text.place + text.count] == b"bottlegan\0"
 
 
 @pytest.mark.parametrize("kind", ["tiff", "ome"])

@@ -1,0 +1,111 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottlegan.errors import InputError, MissingError
+from bottlegan.normalize.slide import SlideOptions
+from bottlegan.normalize.slide_folder import list_slides, map_slide_folder, pair_slides
+from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap
+from bottlegan.progress import Progress
+from bottlegan.slides.image import write_image
+
+tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
+pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
+pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+
+
+class Given(MapChoice):
+    """Finds maps in the way that it is told to."""
+
+    make: MakeMap
+
+    def prepare(self, progress: Progress | None = None) -> MakeMap:
+        return self.make
+
+
+def choose(make: MakeMap) -> MapChoice:
+    choice = Given(Path("no model"))
+    object.__setattr__(choice, "make", make)
+    return choice
+
+
+def write(path: Path) -> Path:
+    """Write a slide of two levels."""
+    levels = np.full((96, 96, 3), 150, np.uint8)
+    form = {"tile": (64, 64), "photometric": "rgb", "metadata": None, "compression": "jpeg"}
+    with tifffile.TiffWriter(path) as file:
+        file.write(levels, **form)
+        file.write(levels[::2, ::2], subfiletype=1, **form)
+    return path
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A folder with two slides, what only looks like one, and what does not."""
+    folder = tmp_path / "in"
+    (folder / "folder.tiff").mkdir(parents=True)
+    for name in ("zebra.tif", "b.SVS", ".hidden.tiff", "._b.svs", "notes.txt", "Thumbs.db"):
+        (folder / name).touch()
+    write(folder / "a.b.TIFF")
+    return folder
+
+
+def test_slides_are_paired_by_name_and_nothing_else_is(source: Path, tmp_path: Path) -> None:
+    for number in range(30, 0, -1):
+        (source / f"m{number:02}.tiff").touch()
+    pairs = pair_slides(source, tmp_path / "out", SlideOptions())
+    names = ["a.b", "b", *(f"m{number:02}" for number in range(1, 31)), "zebra"]
+    assert [each.target for each in pairs] == [tmp_path / "out" / f"{name}.tiff" for name in names]
+    assert [each.source.name for each in pairs][:2] == ["a.b.TIFF", "b.SVS"]
+    assert pair_slides(source, tmp_path, SlideOptions(kind="ome"))[0].target.name == "a.b.ome.tiff"
+
+
+def test_a_plain_image_is_not_listed_as_a_slide(source: Path) -> None:
+    write_image(source / "plain.tif", np.full((32, 32, 3), 150, np.uint8))
+    assert [each.name for each in list_slides(source)] == ["a.b.TIFF", "b.SVS"]
+
+
+def test_names_that_differ_only_in_their_ending_collide(source: Path, tmp_path: Path) -> None:
+    (source / "b.tiff").touch()
+    with pytest.raises(InputError, match=r"b\.SVS and b\.tiff would both become b\.tiff; rename one"):
+        pair_slides(source, tmp_path / "out", SlideOptions())
+
+
+def test_what_cannot_be_read_is_not_fitted_to(source: Path, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def make(slide: Path) -> SlideMap:
+        asked.append(slide.name)
+        return SlideMap(lambda levels: levels, {"style": "same"})
+
+    outcomes = map_slide_folder(source, tmp_path / "out", choose(make), SlideOptions())
+    assert [each.state for each in outcomes] == ["written", "failed", "failed"]
+    assert asked == ["a.b.TIFF"]
+    assert outcomes[0].result is not None
+    assert outcomes[0].result.note == {"style": "same"}
+    assert "b.SVS" in outcomes[1].error
+    assert map_slide_folder(source, tmp_path / "out", choose(make), SlideOptions())[0].state == "was there"
+    assert asked == ["a.b.TIFF"]
+
+
+def test_an_error_of_ours_is_not_hidden(source: Path, tmp_path: Path) -> None:
+    def make(_: Path) -> SlideMap:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        map_slide_folder(source, tmp_path / "out", choose(make), SlideOptions())
+
+
+def test_a_folder_is_not_mapped_onto_itself_by_any_name(source: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(source)
+    for target in (source, tmp_path / "link"):
+        with pytest.raises(InputError, match="is the input itself"):
+            map_slide_folder(source, target, MapChoice(Path("no model")), SlideOptions())
+
+
+def test_where_there_is_no_slide_no_folder_is_made(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").touch()
+    with pytest.raises(MissingError, match="holds no slide"):
+        map_slide_folder(tmp_path, tmp_path / "out", MapChoice(Path("no model")), SlideOptions())
+    assert not (tmp_path / "out").exists()

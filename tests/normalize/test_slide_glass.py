@@ -1,0 +1,131 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from bottlegan.data.synthetic import draw_tissue
+from bottlegan.models.files import PRIOR
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.normalize.slide import SlideOptions, map_slide
+from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map
+from bottlegan.seeding import numpy_stream
+from bottlegan.slides.grid import Region
+from bottlegan.slides.image import Levels, from_batch
+from bottlegan.slides.reader import open_slide
+from bottlegan.slides.writer import PyramidWriter
+from bottlegan.stain.simulate import LABS, draw_style, render
+
+tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
+openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
+pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+WIDTH, HEIGHT, TILE = 1200, 640, 128
+STYLE = draw_style(numpy_stream(5, "spare", 1), "lab", LABS)
+GLASS = tuple(from_batch(render(torch.zeros(1, 2, 1, 1), STYLE))[0][0, 0].tolist())  # light gray
+GREEN = (20, 120, 60)
+TISSUE = slice(160, 480), slice(100, 420)
+FAR = 7 * 16  # pixels of 1 micrometer from all that is not glass, beyond which it is left alone
+
+
+def find_pen(levels: Levels) -> NDArray[np.bool_]:
+    return (levels == GREEN).all(2)
+
+
+def find_bare(levels: Levels, far: int) -> NDArray[np.bool_]:
+    """Return where (H, W) glass is, so far from all else."""
+    bare = ndimage.distance_transform_cdt((levels == GLASS).all(2), "chessboard") > far
+    assert bare.mean() > 0.1
+    return bare
+
+
+@pytest.fixture(scope="module")
+def slide(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A slide of glass with a piece of tissue on it, and strokes of a green pen on both."""
+    levels = np.full((HEIGHT, WIDTH, 3), GLASS, np.uint8)
+    tissue = draw_tissue(4, 0, 320).concentration[None]
+    levels[TISSUE] = from_batch(render(tissue, STYLE))[0]
+    levels[40:52, 900:1150] = levels[300:303, 60:140] = GREEN  # few pixels on tissue, because a style is fitted to them
+    path = tmp_path_factory.mktemp("glass") / "slide.tiff"
+    form = {"tile": (TILE, TILE), "photometric": "rgb", "metadata": None, "compression": "zlib"}
+    with tifffile.TiffWriter(path) as file:
+        file.write(levels, resolution=(1e4, 1e4), resolutionunit="CENTIMETER", **form)
+        file.write(levels[::2, ::2], subfiletype=1, **form)
+    return path
+
+
+@pytest.fixture(scope="module")
+def normalizer(slide: Path) -> Normalizer:
+    return Normalizer.fit(slide)
+
+
+@pytest.fixture(scope="module")
+def fitted(slide: Path) -> SlideMap:
+    return fit_map(slide, MapChoice(PRIOR))
+
+
+@pytest.fixture
+def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Levels]:
+    """Keep the finest level as it is before JPEG, under `levels`."""
+    kept: dict[str, Levels] = {}
+
+    def add(self: PyramidWriter, level: int, index: int, data: bytes) -> None:
+        grid = self.grids[0]
+        if level == 0:
+            whole = kept.setdefault("levels", np.zeros((grid.region.height, grid.region.width, 3), np.uint8))
+            tile = grid[index]
+            whole[tile.within(grid.region)] = np.frombuffer(data, np.uint8).reshape(tile.height, tile.width, 3)
+
+    monkeypatch.setattr(PyramidWriter, "encode", lambda _, levels: levels.tobytes())
+    monkeypatch.setattr(PyramidWriter, "add", add)
+    return kept
+
+
+def read(slide: Path, level: int = 0) -> Levels:
+    with open_slide(slide) as opened:
+        return opened.read(Region(level, 0, 0, *opened.levels[level]))
+
+
+@pytest.mark.parametrize("level", [0, 1])
+def test_bare_glass_and_pen_stay_and_tissue_is_as_the_normalizer_maps_it(
+    slide: Path, tmp_path: Path, normalizer: Normalizer, fitted: SlideMap, shown: dict[str, Levels], level: int
+) -> None:
+    map_slide(slide, tmp_path / "out.tiff", fitted, SlideOptions(level=level))
+    before, after = read(slide, level), shown["levels"]
+    mapped = normalizer(before)
+    bare, pen = find_bare(before, FAR >> level), find_pen(before)
+    assert (after[bare] == before[bare]).all()
+    assert (mapped[bare] != before[bare]).any()
+    assert (after[pen] == before[pen]).all()
+    assert (mapped[pen] != before[pen]).any()
+    tissue = np.zeros_like(pen)
+    tissue[tuple(slice(each.start >> level, each.stop >> level) for each in TISSUE)] = True
+    assert (after[tissue & ~pen] == mapped[tissue & ~pen]).all()
+    assert (tissue & pen).any()
+    assert (after >= np.minimum(before, mapped)).all()  # also on the way from tissue to glass
+    assert (after <= np.maximum(before, mapped)).all()
+
+
+def test_a_region_of_tissue_and_glass_is_as_in_the_whole(
+    slide: Path, tmp_path: Path, fitted: SlideMap, shown: dict[str, Levels]
+) -> None:
+    map_slide(slide, tmp_path / "whole.tiff", fitted)
+    whole = shown.pop("levels")
+    map_slide(slide, tmp_path / "part.tiff", fitted, SlideOptions(region="333,100,300,211"))
+    assert (shown["levels"] == whole[100:311, 333:633]).all()
+
+
+def test_everything_is_mapped_if_asked_for(
+    slide: Path, tmp_path: Path, normalizer: Normalizer, shown: dict[str, Levels]
+) -> None:
+    map_slide(slide, tmp_path / "out.tiff", fit_map(slide, MapChoice(PRIOR, everything=True)))
+    assert (shown["levels"] == normalizer(read(slide))).all()
+
+
+def test_what_was_mapped_is_written_down(slide: Path, tmp_path: Path, fitted: SlideMap) -> None:
+    for color_map, said in ((fitted, "tissue; bare glass is left"), (SlideMap(fitted.colors, {}), "everything")):
+        map_slide(slide, tmp_path / "out.tiff", color_map, SlideOptions(level=1))
+        with openslide.OpenSlide(tmp_path / "out.tiff") as written:
+            assert json.loads(written.properties["tiff.ImageDescription"])["mapped"].startswith(said)
