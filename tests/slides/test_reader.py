@@ -10,7 +10,7 @@ from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.slides.reader import is_slide
-from bottlegan.slides.tissue import choose_tiles, mask_tissue, sample_tissue
+from bottlegan.slides.tissue import choose_tiles, mask_ink, mask_tissue, sample_tissue
 from bottlegan.stain.simulate import REFERENCE, render
 
 GLASS = 238
@@ -133,8 +133,26 @@ def test_dust_is_not_tissue() -> None:
 def test_scarce_tissue_gives_the_tiles_that_there_are() -> None:
     mask = np.zeros((64, 64), bool)
     mask[:, 20:24] = True  # a quarter of each of four cells
-    assert sorted(choose_tiles(mask, 16, 16, seed=0)) == [(1, 0), (1, 1), (1, 2), (1, 3)]
-    assert choose_tiles(np.zeros((64, 64), bool), 16, 16, seed=0) == []
+    none = np.zeros((64, 64), bool)
+    assert sorted(choose_tiles(mask, none, 16, 16, seed=0)) == [(1, 0), (1, 1), (1, 2), (1, 3)]
+    assert choose_tiles(none, none, 16, 16, seed=0) == []
+    ink = none.copy()
+    ink[20, 30] = True  # beside the tissue, but in its cell
+    assert sorted(choose_tiles(mask, ink, 16, 16, seed=0)) == [(1, 0), (1, 2), (1, 3)]
+    assert sorted(choose_tiles(mask, ~none, 16, 16, seed=0)) == [(1, 0), (1, 1), (1, 2), (1, 3)]
+
+
+def test_pen_is_told_from_tissue_unless_most_is_like_it() -> None:
+    overview = np.full((40, 40, 3), 240, np.uint8)
+    overview[5:15] = (200, 100, 160)  # eosin and hematoxylin
+    overview[15:20] = (110, 90, 170)
+    assert not mask_ink(overview).any()
+    for ink in ((20, 120, 60), (30, 60, 170), (230, 220, 60), (120, 200, 150)):
+        overview[25:28] = ink
+        assert mask_ink(overview)[25:28].all()
+        assert not mask_ink(overview)[:25].any()
+    overview[5:20] = (120, 200, 150)
+    assert not mask_ink(overview).any()
 
 
 def test_what_is_a_slide(slide: Path, tifffile: object, tmp_path: Path) -> None:

@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from bottlegan.slides.image import from_batch, to_batch
-from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.stain.density import to_density, to_levels, to_rgb
 from bottlegan.stain.lut import Convert, Levels
 from bottlegan.stain.macenko import Reference
+
+Numbers = NDArray[np.float64]
 
 FAINT = (0.1, 0.2)
 """Density above that of glass: below the first, noise decides what color a pixel has; above the second, it does not."""
@@ -27,70 +29,67 @@ MIXED = 0.5
 """Of each stain's strength, where the two are looked at: no channel is black there in any style."""
 
 
+DENSITY: Numbers = to_density(torch.arange(256, dtype=torch.float64) / 255).numpy()
+"""Of each level."""
+
+
 @dataclass(frozen=True)
 class Stained:
     """What is known of a stain: densities of its glass, and directions of its two stains."""
 
-    glass: Tensor
+    glass: Numbers
     """(3,) density where there is no stain."""
-    stains: Tensor
+    stains: Numbers
     """(2, 3) unit densities above glass."""
 
 
 def describe_reference(reference: Reference) -> Stained:
     """Return what the reference stain looks like."""
-    return Stained(torch.zeros(3), reference.matrix.float())
+    return Stained(np.zeros(3), reference.matrix.double().numpy())
 
 
 def describe_style(reference: Reference, restain: Callable[[Tensor], Tensor]) -> Stained:
     """Return what a style looks like, given how images (N, 3, H, W) are restained into it."""
     stains = reference.matrix * reference.strength[:, None] * MIXED
     probes = to_rgb(torch.cat([torch.zeros(1, 3), stains.float()]))
-    glass, *mixed = to_density(restain(probes.T[None, :, :, None])[0, :, :, 0].T)
-    above = torch.stack(mixed) - glass
-    return Stained(glass, above / above.norm(dim=1, keepdim=True).clamp(min=1e-6))
+    glass, *mixed = to_density(restain(probes.T[None, :, :, None])[0, :, :, 0].T).double().numpy()
+    above = np.stack(mixed) - glass
+    return Stained(glass, above / np.linalg.norm(above, axis=1, keepdims=True).clip(min=1e-6))
 
 
 def spare_ink(convert: Convert, stained: Stained) -> Convert:
     """Return a map that is `convert` for tissue of the given stain, leaves ink as it is, and fades between the two."""
 
     def converted(colors: Levels) -> Levels:
-        mapped, before = convert(colors), _densities(colors)
-        share = weigh_ink(before, stained)[:, None]
-        mixed = torch.lerp(_densities(mapped), before, share)
-        # What is tissue beyond doubt must not pass through a logarithm and back: it is to be exact.
-        return np.where(share.numpy() > 0, from_batch(to_rgb(mixed).T[None, :, None])[0][0], mapped)
+        mapped = convert(colors)
+        share = weigh_ink(DENSITY[colors], stained)
+        # Only where there is ink: what is tissue beyond doubt is to be exact.
+        (inky,) = np.nonzero(share)
+        before, after = DENSITY[colors[inky]], DENSITY[mapped[inky]]
+        mixed = torch.from_numpy(after + share[inky, None] * (before - after))
+        mapped[inky] = to_levels(to_rgb(mixed)).numpy()
+        return mapped
 
     return converted
 
 
-def weigh_ink(density: Tensor, stained: Stained) -> Tensor:
+def weigh_ink(density: Numbers, stained: Stained) -> Numbers:
     """Return how far colors, given by their densities (N, 3), are ink: 1, if no mix of the two stains comes near."""
-    above = density - stained.glass.to(density)
-    return ramp(above.amax(1), *FAINT) * ramp(measure_angle(above, stained.stains), *OFF)
+    above = density - stained.glass
+    return ramp(above.max(axis=1), *FAINT) * ramp(measure_angle(above, stained.stains), *OFF)
 
 
-def _densities(colors: Levels) -> Tensor:
-    """Return the densities (N, 3) of colors (N, 3)."""
-    return to_density(to_batch(colors[None]).double())[0, :, 0].T
-
-
-def measure_angle(above: Tensor, stains: Tensor) -> Tensor:
+def measure_angle(above: Numbers, stains: Numbers) -> Numbers:
     """Return the degrees (N,) between densities above glass (N, 3) and the nearest mix of the two stains (2, 3)."""
-    stains = stains.to(above)
-    amounts = above @ torch.linalg.pinv(stains)
-    inside = (amounts >= 0).all(1)
-    nearest = torch.where(inside[:, None], amounts @ stains, _nearest_edge(above, stains))
-    cosine = (above * nearest).sum(1) / (above.norm(dim=1) * nearest.norm(dim=1)).clamp(min=1e-9)
-    return torch.rad2deg(torch.acos(cosine.clamp(-1, 1)))
+    amounts = above @ np.linalg.pinv(stains)
+    alone = stains[(above @ stains.T).argmax(axis=1)]
+    nearest = np.where((amounts >= 0).all(axis=1, keepdims=True), amounts @ stains, alone)
+    lengths = np.sqrt((above**2).sum(axis=1) * (nearest**2).sum(axis=1))
+    cosine = (above * nearest).sum(axis=1) / lengths.clip(min=1e-9)
+    return np.rad2deg(np.arccos(cosine.clip(-1, 1)))
 
 
-def _nearest_edge(above: Tensor, stains: Tensor) -> Tensor:
-    """Return the nearest (N, 3) of what one stain alone can be."""
-    return stains[(above @ stains.T).argmax(1)]
-
-
-def ramp(values: Tensor, low: float, high: float) -> Tensor:
+def ramp(values: Numbers, low: float, high: float) -> Numbers:
     """Return 0 up to `low`, 1 from `high` on, and a smooth way between."""
-    share = ((values - low) / (high - low)).clamp(0, 1)
+    share = ((values - low) / (high - low)).clip(0, 1)
     return share * share * (3 - 2 * share)

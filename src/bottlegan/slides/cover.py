@@ -39,24 +39,27 @@ class Cover:
             region: Of any level.
             downsample: Of that level.
         """
-        rows, down = self._place(region.y, region.height, downsample, self.spots.shape[0])
-        columns, across = self._place(region.x, region.width, downsample, self.spots.shape[1])
-        spots = self.spots[rows[0] : rows[-1] + 2, columns[0] : columns[-1] + 2]
-        if (spots == spots[0, 0]).all():
+        height, width = self.spots.shape
+        # Most regions are all of one kind. That the spots around them tell, long before their pixels do.
+        scale = downsample / self.pixels
+        top, left = (int(max((first + 0.5) * scale - 0.5, 0)) for first in (region.y, region.x))
+        bottom, right = (int((end - 0.5) * scale + 1.5) for end in (region.y + region.height, region.x + region.width))
+        spots = self.spots[min(top, height - 1) : bottom, min(left, width - 1) : right]
+        if spots.min() == 1 or spots.max() == 0:
             return float(spots[0, 0])
-        below, right = (
-            np.minimum(at + 1, size - 1) for at, size in zip((rows, columns), self.spots.shape, strict=True)
-        )
-        upper = _blend(self.spots[rows][:, columns], self.spots[rows][:, right], across)
-        lower = _blend(self.spots[below][:, columns], self.spots[below][:, right], across)
-        return _blend(upper, lower, down[:, None])[..., None]
+        rows, down = _place(np.arange(region.y, region.y + region.height), scale, height)
+        columns, across = _place(np.arange(region.x, region.x + region.width), scale, width)
+        below, beside = np.minimum(rows + 1, height - 1), np.minimum(columns + 1, width - 1)
+        near = self.spots[rows[0] : below[-1] + 1]
+        lines = _blend(near[:, columns], near[:, beside], across)
+        return _blend(lines[rows - rows[0]], lines[below - rows[0]], down[:, None])[..., None]
 
-    def _place(self, start: int, count: int, downsample: float, spots: int) -> tuple[NDArray[np.int64], Weights]:
-        """Return between which spots pixels lie: the first of the two, and how far on the way to the second."""
-        centers = (np.arange(start, start + count) + 0.5) * (downsample / self.pixels) - 0.5
-        centers = np.clip(centers, 0, spots - 1)
-        before = np.floor(centers).astype(np.int64)
-        return before, (centers - before).astype(np.float32)
+
+def _place(pixels: NDArray[np.int64], scale: float, count: int) -> tuple[NDArray[np.int64], Weights]:
+    """Return between which of `count` spots pixels lie: the first of the two, and how far on to the second."""
+    centers = np.clip((pixels + 0.5) * scale - 0.5, 0, count - 1)
+    before = np.floor(centers).astype(np.int64)
+    return before, (centers - before).astype(np.float32)
 
 
 def find_cover(slide: Slide) -> Cover:

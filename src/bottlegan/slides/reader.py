@@ -194,8 +194,8 @@ class OpenedSlide:
         """Return a region (H, W, 3), uint8 RGB; white, the color of empty glass, where the slide has nothing."""
         tiles = self._tiles.get(region.level)
         try:
-            if tiles is not None and tiles.covers(region):
-                return tiles.read(self._file, region)
+            if tiles is not None and (touched := tiles.find(region)):
+                return tiles.read(self._file, region, touched)
             return self._read_through(region)
         except TileError as error:
             raise TileError(f"{self.path}: is truncated or damaged: {error}; copy or export it again") from None

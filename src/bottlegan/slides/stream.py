@@ -22,7 +22,7 @@ BLOCK = 32
 """Tiles along a block. Those of a row are together in most files, and a block has few tiles of the next level."""
 GROUP = 2**19
 """Pixels of the tiles that are made together: a color that many show is then new only once, and mapped with others."""
-IN_FLIGHT = 2**23
+IN_FLIGHT = 2**22
 """Pixels of the tiles in flight: enough that no thread waits, few enough that memory stays small.
 
 Both are the same for any number of threads, because they decide the order in which tiles are written."""

@@ -5,6 +5,7 @@ the file, and the decoder lets go of Python's lock.
 """
 
 import os
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,19 +34,21 @@ class JpegTiles:
     """The tiles of one level: where they are in the file, and what decoding them takes."""
 
     grid: Grid
-    offsets: Sequence[int]
-    lengths: Sequence[int]
+    offsets: "array[int]"
+    lengths: "array[int]"
     head: bytes
     """What comes before the data of each tile: what its channels are, and the tables that all share."""
 
-    def covers(self, region: Region) -> bool:
-        """Return whether all tiles of a region are in the file; some scanners leave out those of empty glass."""
-        inside = region.overlap(self.grid.region) == region
-        return inside and all(self.lengths[index] for index in self.grid.touching(region))
-
-    def read(self, file: int, region: Region) -> Levels:
-        """Return a region (H, W, 3) from an open file, by its descriptor."""
+    def find(self, region: Region) -> list[int]:
+        """Return the tiles of a region; none if one is not in the file: scanners may leave out empty glass."""
+        whole = self.grid.region
+        if region.x + region.width > whole.width or region.y + region.height > whole.height:
+            return []
         touched = list(self.grid.touching(region))
+        return touched if all(self.lengths[index] for index in touched) else []
+
+    def read(self, file: int, region: Region, touched: Sequence[int]) -> Levels:
+        """Return a region (H, W, 3), which has these tiles, from an open file, by its descriptor."""
         if len(touched) == 1:
             return self._cut(file, touched[0], region)
         output = np.empty((region.height, region.width, 3), np.uint8)
@@ -88,7 +91,8 @@ def find_jpeg_tiles(path: Path, levels: Sequence[Size]) -> dict[int, JpegTiles]:
             grid = Grid(Region(level, 0, 0, *size), Size(page.tilewidth, page.tilelength))
             if len(page.dataoffsets) == len(grid):
                 head = make_head(page.jpegtables or b"", page.photometric == RGB)
-                found[level] = JpegTiles(grid, page.dataoffsets, page.databytecounts, head)
+                offsets, lengths = (array("Q", each) for each in (page.dataoffsets, page.databytecounts))
+                found[level] = JpegTiles(grid, offsets, lengths, head)
     return found
 
 

@@ -21,10 +21,13 @@ MICROMETERS = 1.0  # of a pixel that a style is fitted to: 10x magnification
 PLAUSIBLE = (0.02, 20.0)  # micrometers a pixel that a microscope can give; else the file's resolution means nothing
 COARSER = 2.8  # downsampling that is aimed at where that is unknown, halfway from 2 to 4
 SPOT = 16.0  # pixels that a style is fitted to along one of the overview, about a cell, ...
-MOST_SPOTS = 2**20  # ... or more, so that memory does not grow with the slide
+MOST_SPOTS = 2**18  # ... or more, so that memory does not grow with the slide
 BLOCK = 2048  # pixels a side that are read at once for the overview, which bounds memory
 BRIGHTEST = 0.05  # share of a slide that is glass, at least
 DARKEST_GLASS = 0.2  # optical density that glass may have; where there is none, pale tissue is not taken for it
+INK_DENSITY = 0.25  # optical density above glass that ink has
+INK_GREEN = 0.75  # share of the strongest channel's density below which green is not H&E's [0.93 of blue hematoxylin]
+INK_SHARE = 0.5  # of what is dark, from which on that is how the slide is stained
 MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that it must have where tissue is scarce
 
 
@@ -44,7 +47,7 @@ def sample_tissue(path: Path, count: int = 16, size: int = 256, seed: int = 0) -
         downsample = choose_downsample(slide)
         extent = size * downsample
         overview, pixel, broken = read_overview(slide)
-        corners = choose_tiles(mask_tissue(overview), extent / pixel, count, seed)
+        corners = choose_tiles(mask_tissue(overview), mask_ink(overview), extent / pixel, count, seed)
         if not corners:
             nothing = InputError(f"{path}: no tissue was found on this slide; give one with tissue")
             raise broken[0].error if broken else nothing
@@ -105,11 +108,26 @@ def mask_tissue(overview: Levels) -> NDArray[np.bool_]:
     return ndimage.uniform_filter(mask.astype(np.float32), size=3, mode="nearest") > 0.5
 
 
-def choose_tiles(mask: NDArray[np.bool_], side: float, count: int, seed: int) -> list[tuple[int, int]]:
+def mask_ink(overview: Levels) -> NDArray[np.bool_]:
+    """Return where (H, W) pen may be: both stains of H&E take green light more than any other, and ink does not.
+
+    Where most of the tissue is like that, it is the stain, and nothing is ink.
+    """
+    above = measure_above_glass(overview)
+    strongest = above.max(axis=2)
+    dark = strongest > INK_DENSITY
+    ink = dark & (above[..., 1] < INK_GREEN * strongest)
+    return ink if ink.sum() < INK_SHARE * dark.sum() else np.zeros_like(ink)
+
+
+def choose_tiles(
+    mask: NDArray[np.bool_], ink: NDArray[np.bool_], side: float, count: int, seed: int
+) -> list[tuple[int, int]]:
     """Return the columns and rows of at most `count` cells of a grid, all on tissue and spread over it.
 
     Args:
         mask: Where tissue is, (H, W).
+        ink: Where pen is, (H, W); a cell with any is not taken unless all have some, for it would pass as a stain.
         side: Of a cell in pixels of the mask; the last cells, which would reach beyond it, are left out.
         count: How many.
         seed: Decides which.
@@ -117,7 +135,12 @@ def choose_tiles(mask: NDArray[np.bool_], side: float, count: int, seed: int) ->
     height, width = mask.shape
     across, down = max(1, int(width / side + 0.01)), max(1, int(height / side + 0.01))
     box = (0.0, 0.0, min(across * side, width), min(down * side, height))
-    shares = np.asarray(Image.fromarray(mask.astype(np.float32)).resize((across, down), Image.Resampling.BOX, box))
+    everywhere, inked = (
+        np.asarray(Image.fromarray(each.astype(np.float32)).resize((across, down), Image.Resampling.BOX, box))
+        for each in (mask, ink)
+    )
+    clean = np.where(inked > 0, 0, everywhere)
+    shares = clean if (clean >= BARELY).any() else everywhere
     enough = MOSTLY if (shares >= MOSTLY).sum() >= count else BARELY
     found = sorted(zip(*np.nonzero(shares >= enough), strict=True), key=lambda cell: _along_curve(*map(int, cell)))
     if not found:

@@ -71,7 +71,7 @@ class PyramidWriter:
     def encode(self, levels: Levels) -> bytes:
         """Return a tile (H, W, 3), which may be cut off at the slide's edge, as JPEG; nothing if it is all white."""
         # Most of a slide is glass, whose tiles need to be there only once.
-        return b"" if levels.min() == WHITE else self._compress(levels)
+        return b"" if levels[0, 0, 0] == WHITE and levels.min() == WHITE else self._compress(levels)
 
     def _compress(self, levels: Levels) -> bytes:
         tile, (height, width) = self._form.tile, levels.shape[:2]

@@ -37,6 +37,9 @@ BLUE: Keys = (LEVELS >> 3 << 9 | LEVELS & 7).astype(np.uint32)
 Colors are numbered in blocks of 8 x 8 x 8, not row by row, because those of an image lie close together: so they share
 cache lines, and touch a fifth of the pages of memory.
 """
+FEW = 4096
+"""Pixels of an image whose color is new, up to which only these are looked up again."""
+NONE: NDArray[np.int64] = np.empty(0, np.int64)
 KNOWN = 255
 """The fourth byte of a color that is in the table."""
 
@@ -78,7 +81,7 @@ class ColorTable:
         blocks = [slice(start, start + BLOCK) for start in range(0, len(pixels), BLOCK)]
 
         def fill(block: slice) -> int:
-            return look_up(table, pixels[block], output[block])
+            return look_up(table, pixels[block], output[block], NONE)
 
         if len(blocks) <= 1:  # a crop is looked up in less time than it takes to start a thread
             return self.map_all([levels])[0]
@@ -95,12 +98,15 @@ class ColorTable:
 
         table, pixels = self._table(), [np.ascontiguousarray(image).reshape(-1, 3) for image in images]
         outputs = [np.empty_like(each) for each in pixels]
-        pairs = list(zip(pixels, outputs, strict=True))
-        again = [(each, output) for each, output in pairs if look_up(table, each, output)]
+        again: list[tuple[Levels, Levels, NDArray[np.int64] | slice]] = []
+        for each, output in zip(pixels, outputs, strict=True):
+            first = np.empty(FEW, np.int64)
+            if count := look_up(table, each, output, first):
+                again.append((each, output, first[:count] if count <= FEW else slice(None)))
         if again:
-            self.learn(np.concatenate([each for each, _ in again]))
-        for each, output in again:
-            look_up(table, each, output)
+            self.learn(np.concatenate([each[unknown] for each, _, unknown in again]))
+        for each, output, unknown in again:
+            output[unknown] = table[pack(each[unknown])].view(np.uint8).reshape(-1, 4)[:, :3]
         return [output.reshape(image.shape) for output, image in zip(outputs, images, strict=True)]
 
     def learn(self, levels: Levels) -> None:

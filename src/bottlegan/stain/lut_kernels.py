@@ -13,17 +13,25 @@ PIXELS = types.Array(uint8, 2, "C", readonly=True)
 """(N, 3) that may be, but need not be, writable."""
 
 
-@njit(int64(uint32[::1], PIXELS, uint8[:, ::1]), nogil=True)
-def look_up(table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArray[np.uint8]) -> int:  # pragma: no cover
-    """Write what the table has for pixels (N, 3) to `output` (N, 3), and return how many it has nothing for."""
-    unknown = 0
+@njit(int64(uint32[::1], PIXELS, uint8[:, ::1], int64[::1]), nogil=True)
+def look_up(
+    table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArray[np.uint8], unknown: NDArray[np.int64]
+) -> int:  # pragma: no cover
+    """Write what the table has for pixels (N, 3) to `output` (N, 3), and return how many it has nothing for.
+
+    Which those are is written to `unknown`, as far as it reaches.
+    """
+    count = 0
     for i in range(len(pixels)):
         entry = table[RED[pixels[i, 0]] | GREEN[pixels[i, 1]] | BLUE[pixels[i, 2]]]
-        unknown += entry == 0
+        if entry == 0:
+            if count < len(unknown):
+                unknown[count] = i
+            count += 1
         output[i, 0] = entry & 255
         output[i, 1] = entry >> 8 & 255
         output[i, 2] = entry >> 16 & 255
-    return unknown
+    return count
 
 
 @njit(nogil=True)  # compiled when it is first called: only large images need it

@@ -6,6 +6,7 @@ reference images with the most similar tissue. There are several starts, all in 
 with hematoxylin and eosin exchanged, which only wins if it is clearly better.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -23,6 +24,8 @@ from bottlegan.training.refine import Through, refine_maps
 from bottlegan.training.samples import collect
 from bottlegan.training.warm import encode_maps, normalize_density
 
+MOST_PIXELS = 65_536
+"""That the closed form looks at, of all images: more of them take longer, and no longer change it."""
 CLEARLY = 0.5
 """Share of the distance to similar tissue, below which a start with exchanged stains is believed."""
 
@@ -43,6 +46,7 @@ def onboard(images: Sequence[Levels], model: BottleGAN, seed: int = 0, progress:
     chosen = spread(images, MOST_IMAGES)
     statistics = model.reference.statistics()
     density = torch.cat([sample_density(to_batch(levels)) for levels in chosen], dim=1)
+    density = density[:, :: math.ceil(density.shape[1] / MOST_PIXELS)].contiguous()
     found = fit_density_map(density, statistics)
     starts = join([found, exchange_stains(found, statistics)])
     count = len(starts.matrix)
