@@ -212,3 +212,14 @@ def test_without_openslide_the_remedy_is_named(tmp_path: Path, monkeypatch: pyte
     assert not is_slide(tmp_path / "a.tiff")
     with pytest.raises(MissingError, match=r"pip install 'bottlegan\[slides\]'"):
         sample_tissue(tmp_path / "a.svs")
+
+
+def test_no_tile_with_pen_is_taken_if_there_are_others(tifffile: object, slide: Path, tmp_path: Path) -> None:
+    """It would pass as one of the two stains."""
+    levels, ink = draw_slide().copy(), (20, 120, 60)
+    levels[:, 300:340] = ink
+    plain = sample_tissue(slide, count=300, size=64)
+    tiles = sample_tissue(write_slide(tifffile, tmp_path / "pen.tiff", levels), count=300, size=64)
+    assert len(plain) / 2 < len(tiles) < len(plain)
+    for tile in tiles:
+        assert np.abs(tile.astype(int) - ink).max(axis=2).min() > 20

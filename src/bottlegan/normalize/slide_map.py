@@ -134,7 +134,7 @@ def map_colors(network: StyleModel, code: Tensor, direction: Direction, everythi
     def convert(colors: Levels) -> Levels:
         run = network.normalize if direction == "normalize" else network.restain
         # A thread's own setting, so it must be made in every one that maps.
-        with torch.no_grad():
+        with torch.inference_mode():
             return from_batch(run(to_batch(colors[None]), code))[0][0]
 
     if everything or not len(network.reference.colors):

@@ -1,6 +1,6 @@
 """Where a slide shows anything but bare glass, in soft steps, for every pixel: what lies outside can be left alone."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from bottlegan.slides.reader import Slide
 from bottlegan.slides.tissue import measure_above_glass, read_overview
 
 Weights = NDArray[np.float32]
+Counts = NDArray[np.int64]
 
 SHOWN = 0.03
 """Density above that of glass, 8 levels, from which on a spot may be tissue. Glass that is taken for tissue is mapped,
@@ -29,6 +30,13 @@ class Cover:
     """(H, W), a spot being as large as a pixel of the slide's overview."""
     pixels: float
     """Of the finest level along a spot."""
+    _sums: tuple[Counts, Counts] = field(init=False, repr=False)
+    """How many spots above and to the left of each corner are bare, and how many are covered."""
+
+    def __post_init__(self) -> None:
+        """Count."""
+        counted = [np.pad(kind.cumsum(0).cumsum(1), ((1, 0), (1, 0))) for kind in (self.spots == 0, self.spots == 1)]
+        object.__setattr__(self, "_sums", tuple(counted))
 
     def weigh(self, region: Region, downsample: float) -> float | Weights:
         """Return how far a region is covered: 0 or 1 if all of it is the same, else (H, W, 1) for its pixels.
@@ -42,17 +50,24 @@ class Cover:
         height, width = self.spots.shape
         # Most regions are all of one kind. That the spots around them tell, long before their pixels do.
         scale = downsample / self.pixels
-        top, left = (int(max((first + 0.5) * scale - 0.5, 0)) for first in (region.y, region.x))
-        bottom, right = (int((end - 0.5) * scale + 1.5) for end in (region.y + region.height, region.x + region.width))
-        spots = self.spots[min(top, height - 1) : bottom, min(left, width - 1) : right]
-        if spots.min() == 1 or spots.max() == 0:
-            return float(spots[0, 0])
+        top, bottom = _span(region.y, region.height, scale, height)
+        left, right = _span(region.x, region.width, scale, width)
+        for share, sums in enumerate(self._sums):
+            found = sums[bottom, right] - sums[top, right] - sums[bottom, left] + sums[top, left]
+            if found == (bottom - top) * (right - left):
+                return float(share)
         rows, down = _place(np.arange(region.y, region.y + region.height), scale, height)
         columns, across = _place(np.arange(region.x, region.x + region.width), scale, width)
         below, beside = np.minimum(rows + 1, height - 1), np.minimum(columns + 1, width - 1)
         near = self.spots[rows[0] : below[-1] + 1]
         lines = _blend(near[:, columns], near[:, beside], across)
         return _blend(lines[rows - rows[0]], lines[below - rows[0]], down[:, None])[..., None]
+
+
+def _span(start: int, count: int, scale: float, spots: int) -> tuple[int, int]:
+    """Return the first of the spots that pixels lie between, and the one after the last."""
+    first, last = ((pixel + 0.5) * scale - 0.5 for pixel in (start, start + count - 1))
+    return min(int(max(first, 0)), spots - 1), min(int(max(last, 0)) + 2, spots)
 
 
 def _place(pixels: NDArray[np.int64], scale: float, count: int) -> tuple[NDArray[np.int64], Weights]:
