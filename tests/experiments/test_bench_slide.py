@@ -1,5 +1,6 @@
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -124,9 +125,9 @@ def test_tiles_are_exact_and_peers_that_fail_are_told(slide: Path, monkeypatch: 
 def test_what_is_not_exact_shows(slide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     really = ColorTable.map_all
 
-    def off(self: ColorTable, images: list[Levels]) -> list[Levels]:
+    def off(self: ColorTable, images: Iterable[Levels]) -> list[Levels]:
         mapped = really(self, images)
-        return mapped if len(images) == 1 else [np.where(each > 9, each - 2, each + 2) for each in mapped]
+        return mapped if len(mapped) == 1 else [np.where(each > 9, each - 2, each + 2) for each in mapped]
 
     monkeypatch.setattr(bench_tiles, "TILES", 9)
     monkeypatch.setattr(ColorTable, "map_all", off)

@@ -86,15 +86,15 @@ def check_exact(slide: Path, choice: MapChoice) -> dict[str, Json]:
         regions = [grid[place] for place in places]
         levels = [opened.read(region) for region in regions]
 
-        def convert(used: SlideMap, given: list[Levels], at: list[Region]) -> list[Levels]:
-            return choose_convert(opened, used, SlideOptions())(given, at)
+        def convert(used: SlideMap, at: list[Region]) -> list[Levels]:
+            return choose_convert(opened, used, SlideOptions())(at, opened.read)
 
         fresh = [SlideMap(color_map.colors, color_map.note, color_map.tissue_only) for _ in regions]
-        alone = [convert(*each)[0] for each in zip(fresh, ([x] for x in levels), ([x] for x in regions), strict=True)]
+        alone = [convert(used, [region])[0] for used, region in zip(fresh, regions, strict=True)]
         network = [plain.colors(each.reshape(-1, 3)).reshape(each.shape) for each in levels]
         return {
-            "levels between a tile alone and in the slide": differ(alone, convert(color_map, levels, regions)),
-            "levels between a tile and its network": differ(network, convert(plain, levels, regions)),
+            "levels between a tile alone and in the slide": differ(alone, convert(color_map, regions)),
+            "levels between a tile and its network": differ(network, convert(plain, regions)),
         }
 
 

@@ -4,7 +4,7 @@ A color map knows nothing but a pixel's color, so a tile comes out the same alon
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,8 +22,10 @@ from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import QUALITY, Form, Format, check_target, choose_format, writing_pyramid
 
 MILLION = 1e6
-ConvertAll = Callable[[list[Levels], list[Region]], list[Levels]]
-"""What maps the levels (H, W, 3) of several regions."""
+Read = Callable[[Region], Levels]
+"""What reads a region (H, W, 3)."""
+ConvertAll = Callable[[list[Region], Read], list[Levels]]
+"""What reads and maps several regions."""
 
 
 @dataclass(frozen=True)
@@ -74,17 +76,21 @@ def map_slide(
         grid = lay_grid(slide, options)
         convert = choose_convert(slide, color_map, options)
 
-        def read(region: Region) -> tuple[Levels, list[Broken]]:
-            return (slide.read(region), []) if options.strict else read_all_but_broken(slide, region)
-
         def make(places: range) -> list[Levels]:
-            regions = [grid[place] for place in places]
-            parts = [read(region) for region in regions]
-            mapped = convert([levels for levels, _ in parts], regions)
-            for region, levels, (_, lost) in zip(regions, mapped, parts, strict=True):
-                for part in lost:
-                    levels[part.region.within(region)] = 255  # after mapping: no map need keep white
-                broken.extend(lost)
+            regions, lost = [grid[place] for place in places], list[Broken]()
+
+            def read(region: Region) -> Levels:
+                if options.strict:
+                    return slide.read(region)
+                levels, missing = read_all_but_broken(slide, region)
+                lost.extend(missing)
+                return levels
+
+            mapped = convert(regions, read)
+            for part, _ in lost:
+                at = next(k for k, region in enumerate(regions) if part.overlap(region) == part)
+                mapped[at][part.within(regions[at])] = 255  # after mapping: no map need keep white
+            broken.extend(lost)
             return mapped
 
         form = choose_form(slide, grid, options, target)
@@ -99,19 +105,31 @@ def map_slide(
 
 
 def choose_convert(slide: Slide, color_map: SlideMap, options: SlideOptions) -> ConvertAll:
-    """Return how to map the levels of regions: as colors alone, or except where there is bare glass."""
+    """Return how to read and map regions: as colors alone, or except where there is bare glass."""
+    table = color_map.convert
     if not color_map.tissue_only:
-        return lambda levels, _: color_map.convert.map_all(levels)
+        return lambda regions, read: table.map_all(read(region) for region in regions)
     cover, downsample = find_cover(slide), measure_downsample(slide, options.level)
 
-    def convert(levels: list[Levels], regions: list[Region]) -> list[Levels]:
+    def convert(regions: list[Region], read: Read) -> list[Levels]:
         shares = [cover.weigh(region, downsample) for region in regions]
         covered = [at for at, share in enumerate(shares) if np.any(share)]
-        mapped = levels.copy()
-        for at, new in zip(covered, color_map.convert.map_all([levels[at] for at in covered]), strict=True):
+        output, edges = dict[int, Levels](), dict[int, Levels]()
+
+        def read_covered() -> Iterator[Levels]:
+            for at, share in enumerate(shares):
+                levels = read(regions[at])
+                if not isinstance(share, float):
+                    edges[at] = levels
+                if at in covered:
+                    yield levels
+                else:
+                    output[at] = levels
+
+        for at, mapped in zip(covered, table.map_all(read_covered()), strict=True):
             share = shares[at]
-            mapped[at] = new if isinstance(share, float) else blend(levels[at], new, share)
-        return mapped
+            output[at] = mapped if isinstance(share, float) else blend(edges[at], mapped, share)
+        return [output[at] for at in range(len(regions))]
 
     return convert
 

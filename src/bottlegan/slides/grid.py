@@ -78,15 +78,15 @@ class Grid:
         width, height = min(self.tile.width, self.region.width - x), min(self.tile.height, self.region.height - y)
         return self.region.shift(x, y, width, height)
 
-    def touching(self, region: Region) -> Iterator[int]:
-        """Yield the places of the tiles that share a pixel with a region."""
-        part = region.overlap(self.region)
-        if not part.width or not part.height:
-            return
-        x, y = part.x - self.region.x, part.y - self.region.y
-        for row in range(y // self.tile.height, (y + part.height - 1) // self.tile.height + 1):
-            for column in range(x // self.tile.width, (x + part.width - 1) // self.tile.width + 1):
-                yield row * self.columns + column
+    def touching(self, region: Region) -> list[int]:
+        """Return the places of the tiles that share a pixel with a region."""
+        x, y, (width, height) = region.x - self.region.x, region.y - self.region.y, self.tile
+        right, bottom = min(x + region.width, self.region.width), min(y + region.height, self.region.height)
+        if right <= x or bottom <= y:
+            return []
+        rows, columns = range(max(0, y // height), -(-bottom // height)), range(max(0, x // width), -(-right // width))
+        across = self.columns
+        return [row * across + column for row in rows for column in columns]
 
 
 def halve_sizes(size: Size, tile: Size) -> list[Size]:

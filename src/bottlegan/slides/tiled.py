@@ -44,7 +44,7 @@ class JpegTiles:
         whole = self.grid.region
         if region.x + region.width > whole.width or region.y + region.height > whole.height:
             return []
-        touched = list(self.grid.touching(region))
+        touched = self.grid.touching(region)
         return touched if all(self.lengths[index] for index in touched) else []
 
     def read(self, file: int, region: Region, touched: Sequence[int]) -> Levels:
@@ -61,7 +61,8 @@ class JpegTiles:
         """Return a part of a tile."""
         tile = self.grid[index]
         levels = self._decode(os.pread(file, self.lengths[index], self.offsets[index]), tile)
-        return np.ascontiguousarray(levels[part.within(tile)])
+        whole = (part.width, part.height) == self.grid.tile
+        return levels if whole else np.ascontiguousarray(levels[part.within(tile)])
 
     def _decode(self, data: bytes, tile: Region) -> Levels:
         import simplejpeg  # noqa: PLC0415 - optional, so only asked for when there is a slide

@@ -7,7 +7,7 @@ itself, a network of 1x1 convolutions as well, can be evaluated on those alone, 
 import hashlib
 import mmap
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from threading import Lock
 from typing import TypeVar
@@ -92,22 +92,28 @@ class ColorTable:
                 list(pool.map(fill, blocks))
         return output.reshape(levels.shape)
 
-    def map_all(self, images: Sequence[Levels]) -> list[Levels]:
-        """Return several images (H, W, 3), mapped; what is new in any of them is learned at once."""
+    def map_all(self, images: Iterable[Levels]) -> list[Levels]:
+        """Return several images (H, W, 3), mapped; what is new in any of them is learned at once.
+
+        An image is looked up as soon as it is there, and not kept: `images` may read one when it is asked for it.
+        """
         from bottlegan.stain.lut_kernels import look_up  # noqa: PLC0415 - its compiler takes time to import
 
-        table, pixels = self._table(), [np.ascontiguousarray(image).reshape(-1, 3) for image in images]
-        outputs = [np.empty_like(each) for each in pixels]
+        table, outputs, shapes = self._table(), [], []
         again: list[tuple[Levels, Levels, NDArray[np.int64] | slice]] = []
-        for each, output in zip(pixels, outputs, strict=True):
-            first = np.empty(FEW, np.int64)
-            if count := look_up(table, each, output, first):
-                again.append((each, output, first[:count] if count <= FEW else slice(None)))
+        for image in images:
+            pixels = np.ascontiguousarray(image).reshape(-1, 3)
+            output, first = np.empty_like(pixels), np.empty(FEW, np.int64)
+            if count := look_up(table, pixels, output, first):
+                unknown = first[:count] if count <= FEW else slice(None)
+                again.append((pixels[unknown], output, unknown))
+            outputs.append(output)
+            shapes.append(image.shape)
         if again:
-            self.learn(np.concatenate([each[unknown] for each, _, unknown in again]))
-        for each, output, unknown in again:
-            output[unknown] = table[pack(each[unknown])].view(np.uint8).reshape(-1, 4)[:, :3]
-        return [output.reshape(image.shape) for output, image in zip(outputs, images, strict=True)]
+            self.learn(np.concatenate([colors for colors, _, _ in again]))
+        for colors, output, unknown in again:
+            output[unknown] = table[pack(colors)].view(np.uint8).reshape(-1, 4)[:, :3]
+        return [output.reshape(shape) for output, shape in zip(outputs, shapes, strict=True)]
 
     def learn(self, levels: Levels) -> None:
         """Fill in those colors of RGB levels (..., 3) that are not known yet."""
