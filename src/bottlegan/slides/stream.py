@@ -114,7 +114,11 @@ class _Pyramid:
         def finish(levels: Levels) -> tuple[bytes, Levels | None]:
             return self._sink.encode(levels), None if last else self._halve(np.ascontiguousarray(levels))
 
-        self._pending.append((level, places, self._pool.submit(lambda: [finish(levels) for levels in make()])))
+        def work() -> list[tuple[bytes, Levels | None]]:
+            tiles = deque(make())
+            return [finish(tiles.popleft()) for _ in places]  # none is kept longer than it takes
+
+        self._pending.append((level, places, self._pool.submit(work)))
 
     def settle(self, most: int) -> None:
         """Wait until at most so many groups are in flight, oldest first, and hand on those that are done."""
