@@ -1,4 +1,5 @@
 import io
+import struct
 import sys
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -349,3 +350,10 @@ def test_without_a_decoder_nothing_is_decoded_directly(tmp_path: Path, monkeypat
     with open_slide(path) as slide:
         assert not slide.direct
         assert slide.read(Region(0, 0, 0, 64, 64)).shape == (64, 64, 3)
+
+
+def test_a_tiff_without_an_image_is_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "empty.tiff"
+    path.write_bytes(struct.pack("<2sHI", b"II", 42, 0))
+    with pytest.raises(ImageError, match=r"empty\.tiff: is truncated or damaged"):
+        check_tiff(path)

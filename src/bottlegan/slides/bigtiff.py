@@ -66,7 +66,6 @@ class BigTiff:
 
     def finish(self, pages: Sequence[Page], nested: bool) -> None:
         """Write the pages: in a row, or all but the first as children of the first."""
-        self._align()
         children = [self._write_page(page, k + 1, 0) for k, page in enumerate(pages[1:])] if nested else []
         following = 0
         for k, page in reversed(list(enumerate(pages[:1] if nested else pages))):
@@ -91,11 +90,12 @@ class BigTiff:
         for number, kind, values in sorted(list_fields(page, level, children)):
             count = len(values) // (8 if kind == RATIO else struct.calcsize(FORMS.get(kind, "B")))
             if len(values) > OFFSET:
-                place = struct.pack("<Q", self._append(values))
                 self._align()
+                place = struct.pack("<Q", self._append(values))
             else:
                 place = values.ljust(OFFSET, b"\0")
             entries.append(struct.pack("<HHQ", number, kind, count) + place)
+        self._align()
         return self._append(struct.pack("<Q", len(entries)) + b"".join(entries) + struct.pack("<Q", following))
 
     def _append(self, data: bytes) -> int:

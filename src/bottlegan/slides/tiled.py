@@ -101,6 +101,8 @@ def check_tiff(path: Path) -> None:
     """Refuse a TIFF whose pixels are not RGB of 8 bits a channel, or whose end is missing."""
     with _open(path) as file:
         length = path.stat().st_size
+        if not len(file.pages):
+            raise ImageError(f"{path}: is truncated or damaged (it has no image); copy or export it again")
         page: Any = file.pages[0]
         if page.photometric in GRAY or page.samplesperpixel < 3:
             raise ImageError(f"{path}: is grayscale; give the slide in RGB, stains are told apart by color")
