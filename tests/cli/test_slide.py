@@ -205,3 +205,17 @@ def test_a_disk_that_is_full_is_said_in_one_line_and_nothing_is_left(root: Path,
     )
     assert "Traceback" not in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("length", [16, 2_000, -1_000])
+def test_a_truncated_slide_is_said_in_one_line(root: Path, tmp_path: Path, length: int) -> None:
+    source, target = tmp_path / "cut.tiff", tmp_path / "out.tiff"
+    result = run("normalize", root / "slide.tiff", tmp_path / "whole.tiff", "--quality", 50)
+    assert result.exit_code == 0, result.output
+    source.write_bytes((tmp_path / "whole.tiff").read_bytes()[:length])
+    for words in (("normalize", source, target), ("normalize", source, target, "--level", 0), ("info", source)):
+        failed = run(*words)
+        assert isinstance(failed.exception, InputError)
+        assert str(failed.exception).startswith(f"{source}: is truncated or damaged")
+        assert "\n" not in str(failed.exception)
+    assert not target.exists()

@@ -1,5 +1,6 @@
 """Plain image files, read whole and checked, and written whole or not at all."""
 
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ _SAVE: dict[str, dict[str, object]] = {
     "WEBP": {"lossless": True},
 }
 _GRAY = ("1", "L", "LA", "La", "I", "F")
+_TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # also BigTIFF, in either order of bytes
 
 
 def read_image(path: Path) -> Levels:
@@ -84,10 +86,15 @@ def _open(path: Path) -> Image.Image:
         raise MissingError(f"{path}: there is no such file; check the path")
     known = "PNG, JPEG, TIFF or WebP"
     try:
-        with Image.open(path, formats=tuple(_SAVE)) as image:
+        # What Pillow warns of in a damaged file, it then either reads all the same or refuses.
+        with warnings.catch_warnings(action="ignore"), Image.open(path, formats=tuple(_SAVE)) as image:
             image.load()
             return ImageOps.exif_transpose(image)
     except UnidentifiedImageError:
+        with path.open("rb") as file:
+            if file.read(4) in _TIFF_BEGINS:
+                # Most slides say only at their end where their images are.
+                raise ImageError(f"{path}: is truncated or damaged (it has no image); copy it again") from None
         raise ImageError(f"{path}: is not an image that can be read; give {known}, 8 or 16 bits a channel") from None
     except Image.DecompressionBombError:
         raise ImageError(f"{path}: is too large to be read whole; cut it into patches") from None
