@@ -181,7 +181,12 @@ def test_a_run_that_ends_early_leaves_no_process_and_no_file(
     """By Ctrl-C, which a terminal sends to all processes; or by what kills the first process and tells no other."""
     target = tmp_path / "out"
     words = [BOTTLEGAN, "normalize", large, target, "--model", choice.model, "--style", "a", "--workers", "2"]
-    first = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True)
+
+    def heed() -> None:  # what runs in the background of a shell is started deaf to Ctrl-C
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    first = subprocess.Popen(words, **pipes, text=True, start_new_session=True, preexec_fn=heed)  # noqa: PLW1509
     try:
         wait_for("the folder", target.is_dir)
         if end == "interrupted early":
