@@ -1,10 +1,11 @@
+import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
 from bottlegan.errors import InputError, MissingError
-from bottlegan.files import make_folder, replacing, write_text
+from bottlegan.files import make_folder, replacing, replacing_folder, write_text
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -56,3 +57,28 @@ def test_a_folder_that_may_not_be_written_is_named(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(tempfile, "mkstemp", refuse)  # root, who runs tests in containers, may write anywhere
     with pytest.raises(InputError, match=r"out\.txt: cannot be written \(Permission denied\)"):
         write_text(tmp_path / "out.txt", "")
+
+
+def test_a_folder_is_whole_or_not_there(tmp_path: Path) -> None:
+    def fail(kind: type[BaseException]) -> None:
+        with replacing_folder(tmp_path / "new") as temporary:
+            (temporary / "a.txt").write_text("half")
+            raise kind(28, "No space left on device")
+
+    for kind, told in ((KeyboardInterrupt, KeyboardInterrupt), (MissingError, MissingError), (OSError, InputError)):
+        with pytest.raises(told):
+            fail(kind)
+        assert not list(tmp_path.iterdir())
+    (tmp_path / "new").mkdir()
+    with replacing_folder(tmp_path / "new") as temporary:
+        (temporary / "a.txt").write_text("whole")
+        assert not list((tmp_path / "new").iterdir())
+    assert [each.name for each in tmp_path.iterdir()] == ["new"]
+    assert (tmp_path / "new" / "a.txt").read_text() == "whole"
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o777 & ~umask()
+
+
+def umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -33,6 +33,27 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
 
 
+@contextmanager
+def replacing_folder(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `folder` to write to; it takes that name only if the block succeeds.
+
+    There must be nothing of that name, or an empty folder.
+    """
+    try:
+        # A folder in the temporary one: it has the permissions of any new folder, and its parent is always removed.
+        with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
+            temporary = Path(parent) / folder.name
+            temporary.mkdir()
+            yield temporary
+            temporary.replace(folder)
+    except InputError:
+        raise  # some are errors of the system as well, and say what is wrong already
+    except OSError as error:
+        raise InputError(
+            f"{folder}: cannot be written ({error.strerror}); choose another place, or make room"
+        ) from None
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, whole or not at all."""
     with replacing(path) as temporary:

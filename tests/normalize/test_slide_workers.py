@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -221,12 +220,6 @@ def is_there(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_what_goes_between_processes_can_be_pickled(choice: MapChoice, alone: tuple[Path, list[Outcome]]) -> None:
-    assert pickle.loads(pickle.dumps(choice)) == choice  # noqa: S301 - our own
-    for outcome in alone[1]:
-        assert told(pickle.loads(pickle.dumps(outcome))) == told(outcome)  # noqa: S301 - our own
 
 
 def test_what_is_fitted_does_not_depend_on_the_number_of_threads(tmp_path: Path) -> None:

@@ -1,8 +1,5 @@
 """Labs of procedural tissue: a style of their own, and folders of patches in it."""
 
-import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +7,7 @@ import numpy as np
 from bottlegan.data.patches import MASK_ENDING
 from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError, MissingError
+from bottlegan.files import replacing_folder
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.slides.image import from_batch, write_image
@@ -44,7 +42,9 @@ def write_lab(
     """
     if patches < 1:
         raise InputError(f"{folder}: a lab of {patches} patches cannot be drawn; ask for 1 or more")
-    with _making(folder) as temporary:
+    folder = folder.resolve()
+    check_folder(folder)
+    with replacing_folder(folder) as temporary:
         for index in (progress or Silent()).track(range(patches), "drawing tissue", patches):
             tissue, name = draw_tissue(seed, index, size), f"patch-{index:03d}"
             image = render(tissue.concentration[None], style, torch_stream(seed, "noise", index))
@@ -54,23 +54,11 @@ def write_lab(
                 write_image(temporary / f"{name}{MASK_ENDING}.png", np.repeat(epithelium[..., None], 3, axis=2))
 
 
-@contextmanager
-def _making(folder: Path) -> Iterator[Path]:
-    """Yield a folder beside `folder` to write to; it takes the name `folder` only if the block succeeds."""
-    folder = folder.resolve()
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that holds something, or has no place to be, before anything is drawn."""
     if not folder.parent.is_dir():
         raise MissingError(f"{folder.parent}: there is no such folder to write {folder.name} to; create it first")
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, and a lab is a folder; choose another name")
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder}: is not empty, and nothing in it is overwritten; choose another folder")
-    try:
-        holder = tempfile.TemporaryDirectory(prefix=".", dir=folder.parent)
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be written ({error.strerror}); choose another place") from None
-    with holder:
-        # Within the temporary folder, which only its owner can read.
-        temporary = Path(holder.name, "lab")
-        temporary.mkdir()
-        yield temporary
-        temporary.replace(folder)

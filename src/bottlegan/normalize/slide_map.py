@@ -1,8 +1,6 @@
 """The color map of a slide: fitted to its tissue, or that of a style which a model knows."""
 
-import ctypes
 import hashlib
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,15 +68,13 @@ class MapChoice:
         known = None if self.style is None else load_map(self.model, self.style, self.direction, self.everything)
         wanted = None if self.to is None else load_map(self.model, self.to, "restain", self.everything)
 
-        def make(slide: Path) -> SlideMap:
-            content = known or fit_map(slide, self, progress)
+        def finish(content: SlideMap) -> SlideMap:
             return content if wanted is None else content.then(wanted)
 
-        return make if known is None or wanted is None else _always(known.then(wanted))
-
-
-def _always(color_map: SlideMap) -> MakeMap:
-    return lambda _: color_map
+        if known is None:
+            return lambda slide: finish(fit_map(slide, self, progress))
+        shared = finish(known)
+        return lambda _: shared
 
 
 def fit_map(source: Path, choice: MapChoice, progress: Progress | None = None) -> SlideMap:
@@ -87,7 +83,6 @@ def fit_map(source: Path, choice: MapChoice, progress: Progress | None = None) -
     _check_map(network, choice.model)
     with one_thread():
         found = onboard(read_images(source, choice.seed), network, choice.seed, progress)
-    give_back_memory()
     verdict, reason = found.diagnosis.verdict, found.diagnosis.reason
     if verdict == Verdict.REFUSED and not choice.force:
         raise InputError(f"{source}: {verdict}: {reason}; nothing was written, --force it to do so anyway")
@@ -95,14 +90,6 @@ def fit_map(source: Path, choice: MapChoice, progress: Progress | None = None) -
     colors = map_colors(network, found.code, "normalize", choice.everything)
     note = _name_map(choice.model, "normalize", "fitted to this slide") | said
     return SlideMap(colors, note, tissue_only=not choice.everything)
-
-
-def give_back_memory() -> None:
-    """Give the system back what was freed: its C library would keep the 50 MB of a fit for as long as a slide takes."""
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # which not every C library has
-        if trim is not None:
-            trim(0)
 
 
 @contextmanager

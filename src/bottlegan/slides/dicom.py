@@ -10,16 +10,15 @@ import os
 import struct
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from io import BytesIO
 from itertools import accumulate
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.files import replacing_folder
 from bottlegan.slides.bigtiff import CENTIMETER, CENTIMETERS, JPEG, YCBCR
 from bottlegan.slides.grid import Size, halve_sizes
 
@@ -77,7 +76,7 @@ def convert_to_dicom(source: Path, folder: Path) -> None:
     """
     pyramid = read_pyramid(source)
     check_folder(folder)
-    with _writing_folder(folder) as temporary:
+    with replacing_folder(folder) as temporary:
         for level in pyramid.levels:
             _write_level(temporary / f"level-{level.index}.dcm", pyramid, level)
 
@@ -276,22 +275,6 @@ def _read_tiles(path: Path, level: Level) -> Iterator[bytes]:
                 yield data
     except OSError as error:
         raise ImageError(f"{path}: cannot be read ({error.strerror}); make it again") from None
-
-
-@contextmanager
-def _writing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to write to; it takes the name `folder` only if the block succeeds, and else goes."""
-    try:
-        # A folder in the temporary one: it has the permissions of any new folder, and its parent is always removed.
-        with TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
-            temporary = Path(parent) / folder.name
-            temporary.mkdir()
-            yield temporary
-            temporary.rename(folder)
-    except OSError as error:
-        raise InputError(
-            f"{folder}: cannot be written ({error.strerror}); choose another place, or make room"
-        ) from None
 
 
 def _is_direct(page: Any) -> bool:
