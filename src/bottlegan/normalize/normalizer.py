@@ -291,14 +291,19 @@ class Normalizer:
             return run(images.float(), chosen).to(images.dtype)
 
     def _doubt(self, images: Tensor) -> Tensor:
-        """Return the uncertainty (N, H, W) of images (N, 3, H, W)."""
-        images = images.float()
+        """Return the uncertainty (N, H, W) of images (N, 3, H, W).
+
+        One image at a time: how a library sums depends on the sizes that it is given, and a batch is its images.
+        """
         noise = torch.randn(DRAWS, len(self.code), generator=torch_stream(0, "uncertainty"))
-        drawn = torch.stack([to_density(self._run(images, "normalize", self.code + CODE_NOISE * n)) for n in noise])
-        spread = drawn.var(0).sum(1).sqrt()
+        codes = [self.code + CODE_NOISE * each for each in noise]
         normal = plane_normal(self.network.on(images.device).reference.matrix[None])[0, 0]
-        across = torch.einsum("nchw,c->nhw", to_density(self._run(images, "normalize")), normal)
-        return spread + across.abs()
+        doubts = []
+        for image in images.float().split(1):
+            drawn = torch.cat([to_density(self._run(image, "normalize", code)) for code in codes])
+            across = (to_density(self._run(image, "normalize"))[0] * normal[:, None, None]).sum(0)
+            doubts.append(drawn.var(0).sum(0).sqrt() + across.abs())
+        return torch.stack(doubts) if doubts else images.new_zeros(len(images), *images.shape[2:])
 
 
 FIGURES = tuple(each.name for each in fields(StyleDiagnosis) if each.name not in ("verdict", "reason"))
