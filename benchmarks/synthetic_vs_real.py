@@ -16,9 +16,9 @@ import torch
 from numpy.typing import NDArray
 
 from bottlegan.data.peso import open_peso_patches
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.files import make_folder, write_text
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import REFERENCE, render, unmix
 

@@ -4,11 +4,15 @@ from pathlib import Path
 import hypothesis
 import pytest
 import torch
+from torch import nn
 
 from bottlegan.data.peso import PesoPatches, open_peso_patches
-from bottlegan.data.synthetic import draw_tissue
+from bottlegan.models.paradigms import BottleGAN
+from bottlegan.models.pixel_sets import VIEWS
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.macenko import Reference, summarize_reference
 from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.training.prior import PriorConfig, begin_prior
 
 # A busy machine is no failure, and a first call imports and compiles.
 hypothesis.settings.register_profile("patient", deadline=None)
@@ -40,3 +44,26 @@ def content() -> torch.Tensor:
 def reference(content: torch.Tensor) -> Reference:
     """The statistics of the first four patches in the reference stain."""
     return summarize_reference([render(content[:4], REFERENCE)])
+
+
+@pytest.fixture(scope="session")
+def plain_prior() -> BottleGAN:
+    """A prior that was not trained, to be left as it is: labs are onboarded as the closed form says.
+
+    What is bright it takes for glass, and everything for H&E. So tests of what is done with a fit need no good one.
+    """
+    model = begin_prior(PriorConfig(width=8), 0)
+    assert model.encoder is not None
+    with torch.no_grad():
+        first, second, last = (layer for layer in model.encoder.finder.layers if isinstance(layer, nn.Linear))
+        for parameter in model.encoder.finder.parameters():
+            parameter.zero_()
+        own = slice(3 * VIEWS + 1, 3 * VIEWS + 4)  # four times the pixel's own density
+        first.weight[0, own] = 1 / 3
+        second.weight[0, 0] = 1
+        last.weight[0, 0], last.bias[0] = -1, 0.5  # a mean density of 1/8, 225 levels
+        for reader in (model.encoder.first, model.encoder.further):
+            for parameter in reader.parameters():
+                parameter.zero_()
+            reader.opinion.bias[-1] = 9  # that this is H&E
+    return model.eval().requires_grad_(False)

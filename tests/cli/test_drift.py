@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from bottlegan.cli import main as cli
-from bottlegan.data.synthetic import draw_tissue
-from bottlegan.models.files import save_model
+from bottlegan.models.files import PRIOR, save_model
+from bottlegan.models.paradigms import BottleGAN
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import from_batch, write_image
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
-from bottlegan.training.prior import PriorConfig, begin_prior
+from bottlegan.stain.simulate import LABORATORIES, render
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
@@ -24,9 +24,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a model and four batches, the last of which shows a quarter of the stain of the others."""
     folder = tmp_path_factory.mktemp("drift")
-    tissue = [draw_tissue(0, index, 96).concentration[None] for index in range(6)]
-    model = begin_prior(PriorConfig(known=200), [from_batch(render(t, REFERENCE))[0] for t in tissue], 0)
-    save_model(model, folder / "m.safetensors")
+    save_model(BottleGAN.load(PRIOR), folder / "m.safetensors")
     for k, strength in enumerate((1.0, 1.0, 1.0, 0.25)):
         batch = folder / "batches" / f"2026-0{k + 1}"
         batch.mkdir(parents=True)

@@ -6,11 +6,13 @@ import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.models.files import load_model, read_document
+from bottlegan.simulation.lab import draw_labs
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import from_batch, read_image, write_image
 from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
+from bottlegan.training.lab_samples import LabPixels, join_pixels, sample_lab
 
 
 def run(*words: str | Path) -> str:
@@ -82,10 +84,33 @@ def test_what_shows_no_tissue_is_refused_and_left_as_it_is(tmp_path: Path) -> No
     assert (read_image(tmp_path / "out.png") == blank).all()
 
 
-def test_a_prior_can_be_trained_by_command(tmp_path: Path) -> None:
-    (tmp_path / "tiny.toml").write_text("tissues = 3\nsize = 96\nknown = 60\nsteps = 2\nbatch = 2\npixels = 64\n")
+TINY = """
+known = 60
+width = 8
+labs = 3
+finder_steps = 2
+steps = 100
+batch = 2
+pixels = 48
+scored = 16
+"""
+
+
+def test_a_prior_can_be_trained_by_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def draw(seed: int, labs: int, progress: object = None) -> LabPixels:
+        """Few labs, of few tissues; training itself draws whole batches in processes of their own."""
+        drawn = list(draw_labs(seed, 0, labs))
+        return join_pixels([sample_lab(lab, np.random.default_rng(0)) for lab in drawn])
+
+    monkeypatch.setattr("bottlegan.training.prior.draw_pixels", draw)
+    monkeypatch.setattr("bottlegan.simulation.lab.TISSUES", 4)
+    (tmp_path / "tiny.toml").write_text(TINY)
     out = tmp_path / "prior.safetensors"
-    run("train-prior", "--config", tmp_path / "tiny.toml", "--out", out)
-    assert read_document(out).record["tissue"] == "procedural tissue, 3 images"
+    said = run("train-prior", "--config", tmp_path / "tiny.toml", "--out", out, "--seed", "3")
+    assert f"Wrote {out}, {out.stat().st_size} bytes." in said
+    found = read_document(out)
+    assert found.record == {"seed": 3, "steps": 100, "labs": "3, simulated"}
+    assert (found.encoder, found.styles, found.reference) == (8, (), REFERENCE)
+    assert "onboarding simulated labs" in out.with_suffix(".jsonl").read_text()
     with pytest.raises(InputError, match="must end in"):
         run("train-prior", "--out", tmp_path / "prior.bin")

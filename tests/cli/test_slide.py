@@ -9,11 +9,11 @@ import torch
 from typer.testing import CliRunner, Result
 
 from bottlegan.cli.main import app
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.simulate import LABORATORIES, render
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from bottlegan.cli import main as cli
-from bottlegan.data.synthetic import draw_tissue
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import from_batch, read_image, write_image
 from bottlegan.stain.simulate import LABORATORIES, REFERENCE, Style, render
 

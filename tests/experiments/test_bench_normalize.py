@@ -22,11 +22,6 @@ OURS = {
 }
 
 
-@pytest.fixture(autouse=True)
-def _quick_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("bottlegan.training.refine.STEPS", 2)
-
-
 def missing(reference: Levels) -> Callable[[Levels], Levels]:
     raise ImportError("not installed")
 

@@ -1,11 +1,11 @@
 import numpy as np
 import pytest
 
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.experiments import bench_table as bench
 from bottlegan.experiments.bench_table import compare, make_plane
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Progress, Silent
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.lut import ColorTable
 from bottlegan.stain.simulate import LABORATORIES, render

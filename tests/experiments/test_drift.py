@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from bottlegan.data.patches import list_patches
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError, MissingError
 from bottlegan.experiments.drift import (
     Batch,
@@ -25,19 +24,18 @@ from bottlegan.experiments.drift import (
 )
 from bottlegan.experiments.drift_chart import Level, Mark, choose_step, draw_chart
 from bottlegan.experiments.drift_report import say_result, to_csv, to_json, write_drift
+from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
+from bottlegan.onboarding.fit import Onboarding, onboard
+from bottlegan.onboarding.verdict import Verdict
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, write_image
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
-from bottlegan.training.diagnosis import Verdict
-from bottlegan.training.onboard import Onboarding, onboard
-from bottlegan.training.prior import PriorConfig, begin_prior
+from bottlegan.stain.simulate import LABORATORIES, render
 
 
 @pytest.fixture(scope="module")
 def model() -> BottleGAN:
-    """A prior that was not trained: it holds all affine maps, which is enough here."""
-    tissue = [draw_tissue(0, index, 128).concentration[None] for index in range(8)]
-    return begin_prior(PriorConfig(known=300), [from_batch(render(t, REFERENCE))[0] for t in tissue], 0).eval()
+    return BottleGAN.load(PRIOR)
 
 
 def batch(name: str, shift: float, verdict: Verdict = Verdict.GOOD) -> Batch:

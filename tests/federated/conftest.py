@@ -5,17 +5,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.federated.phase2 import Phase2Config
 from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
+from bottlegan.onboarding.fit import onboard
 from bottlegan.progress import Silent
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import from_batch
 from bottlegan.stain.simulate import LABORATORIES, REFERENCE, Style, render
 from bottlegan.training.fixmatch import FixMatchConfig
-from bottlegan.training.onboard import onboard
 from bottlegan.training.segmentation import Labeled, SegmentationConfig
 
 TISSUES = [draw_tissue(5, index, 96) for index in range(4)]

@@ -7,7 +7,6 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from bottlegan.config import parse, to_values
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.phase1 import (
     Contribution,
@@ -22,6 +21,7 @@ from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN, ModelConfig
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import PAPER, REFERENCE, Style, draw_style, render
 from bottlegan.training.distill import DistillConfig

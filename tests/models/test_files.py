@@ -220,6 +220,11 @@ def test_a_newer_file_asks_for_an_upgrade_whatever_else_it_holds(path: Path) -> 
     refused(path, "written by a newer BottleGAN .*; upgrade")
 
 
+def test_an_older_file_is_to_be_made_again_whatever_else_it_holds(path: Path) -> None:
+    rewrite(path, lambda values, _: values.update(format=FORMAT - 1, reference_profiles=240))
+    refused(path, rf"written by an older BottleGAN \(format {FORMAT - 1}, this one reads {FORMAT}\); train or fit")
+
+
 def generator(values: Values) -> Values:
     return values["model"]["generator"]
 
@@ -227,7 +232,7 @@ def generator(values: Values) -> Values:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda v: v.update(format=0), "`format` must be from 1 to 1, got 0"),
+        (lambda v: v.update(format=0), f"`format` must be from {FORMAT} to {FORMAT}, got 0"),
         (lambda v: v.update(format="1"), "`format`.*valid integer"),
         (lambda v: v.update(format=True), "`format`.*valid integer"),
         (lambda v: v.pop("styles"), "key `styles` is missing"),
@@ -239,10 +244,16 @@ def generator(values: Values) -> Values:
         (lambda v: v["model"].update(paradigm="one-two"), r"`model\.paradigm`"),
         (lambda v: v["model"].update(code_size="2"), r"`model\.code_size`"),
         (lambda v: generator(v).update(width=4.0), r"`model\.generator\.width`"),
+        (lambda v: generator(v).update(depth=0), "unexpected tensor `normalizer"),
+        (lambda v: generator(v).update(depth=0, skip=False), "without hidden layers is its linear map"),
+        (lambda v: generator(v).update(depth=0, kind="unet"), "without hidden layers is its linear map"),
         (lambda v: generator(v).update(kind="resnet"), r"`model\.generator\.kind`"),
         (lambda v: v["record"].update(note=[1]), r"`record\.note"),
         (lambda v: v["record"].update(note=float("inf")), "JSON"),
         (lambda v: v.update(styles="lab-1"), "`styles`"),
+        (lambda v: v.update(encoder="64"), "`encoder`.*valid integer"),
+        (lambda v: v.update(encoder=-1), "`encoder` must be from 0 to 1024, got -1"),
+        (lambda v: v.update(encoder=8), r"tensor `encoder\.basis` is missing"),
         (lambda v: v["reference"].update(eosin=[1.0, 2.0]), r"`reference\.eosin"),
         (lambda v: v["reference"].update(eosin=[1.0, 2.0, -1.0]), r"`reference\.eosin` must be optical densities"),
         (lambda v: v["reference"].update(hematoxylin=[1.0, 2.0, 1e9]), r"`reference\.hematoxylin` must be"),
@@ -269,8 +280,8 @@ def test_a_wrong_document_is_named(change: Callable[[Values], object], message: 
         (lambda v: generator(v).update(width=10**5), "width` must be from 1 to"),
         (lambda v: generator(v).update(width=10**400), "width` must be from 1 to .* 401 digits"),
         (lambda v: generator(v).update(width=-1), "width` must be from 1 to"),
-        (lambda v: generator(v).update(depth=0), "depth` must be from 1 to"),
-        (lambda v: generator(v).update(depth=10**6), "depth` must be from 1 to"),
+        (lambda v: generator(v).update(depth=-1), "depth` must be from 0 to"),
+        (lambda v: generator(v).update(depth=10**6), "depth` must be from 0 to"),
         (lambda v: generator(v).update(mapping=10**6), "mapping` must be from 0 to"),
         (lambda v: v["model"].update(code_size=0), "code_size` must be from 1 to"),
         (lambda v: v["model"].update(code_size=10**9), "code_size` must be from 1 to"),
@@ -279,6 +290,8 @@ def test_a_wrong_document_is_named(change: Callable[[Values], object], message: 
             lambda v: v["model"].update(paradigm="many-one-one") or v.update(styles=[str(i) for i in range(1001)]),
             "styles` must be from 0 to 1000,",
         ),
+        (lambda v: v.update(encoder=10**9), "encoder` must be from 0 to 1024, got a number of 10 digits"),
+        (lambda v: v.update(encoder=1024), r"`encoder\.basis` is missing"),
         # All within bounds, and still hundreds of gigabytes if they were believed.
         (lambda v: generator(v).update(kind="unet", width=4096, depth=16, mapping=4096), "shape|missing"),
         (lambda v: v["model"].update(code_size=4096), "shape"),

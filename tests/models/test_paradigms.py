@@ -2,6 +2,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bottlegan.models.encoder import StyleEncoder
 from bottlegan.models.paradigms import (
     PARADIGMS,
     BottleGAN,
@@ -170,6 +171,16 @@ def test_the_number_of_parameters_by_hand() -> None:
     assert built("many-many").generator_parameters() == one + 4  # the code of the reference stain
     assert built("many-one").generator_parameters() == one + 5 + 12  # one more input, the direction
     assert built("many-one-one").generator_parameters() == 6 * (one - 3 * (5 + 12))  # one input instead of four
+
+
+def test_an_encoder_is_no_generator() -> None:
+    model = built("many-one-many")
+    assert isinstance(model, BottleGAN)
+    assert model.encoder is None
+    before = model.generator_parameters()
+    model.encoder = StyleEncoder(torch.eye(2, 3), 4)
+    assert model.generator_parameters() == before
+    assert any(name.startswith("encoder.") for name in model.state_dict())
 
 
 def test_adding_a_style_changes_no_other_styles_map() -> None:

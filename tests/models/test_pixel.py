@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bottlegan.models.pixel import GeneratorConfig, Modulation, PixelGenerator
+from bottlegan.errors import ConfigError
+from bottlegan.models.pixel import KNOWN_CODES, GeneratorConfig, Modulation, PixelGenerator
 from bottlegan.stain.density import to_density, to_rgb
 
 CODE = 6
@@ -66,9 +67,9 @@ def test_every_parameter_and_the_code_are_trained(skip: bool, statistics: str, m
 
 
 @settings(max_examples=30)
-@given(st.data(), st.sampled_from([4, 32, 48]))
-def test_a_tile_is_mapped_as_in_the_image_bit_for_bit(data: st.DataObject, width: int) -> None:
-    generator, image, code = built(trained=True, width=width), noise(1, 3, 61, 83), codes(1)
+@given(st.data(), st.sampled_from([4, 32, 48]), st.sampled_from([0, 2]))
+def test_a_tile_is_mapped_as_in_the_image_bit_for_bit(data: st.DataObject, width: int, depth: int) -> None:
+    generator, image, code = built(trained=True, width=width, depth=depth), noise(1, 3, 61, 83), codes(1)
     top, left = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 82))
     bottom, right = data.draw(st.integers(top + 1, 61)), data.draw(st.integers(left + 1, 83))
     with torch.no_grad():
@@ -127,6 +128,38 @@ def test_the_skip_is_a_linear_map_of_densities_that_the_code_chooses() -> None:
         expected[:, 2] += 1.5
         torch.testing.assert_close(generator.density(density, code), expected)
         torch.testing.assert_close(generator(to_rgb(density), code), to_rgb(expected), rtol=0, atol=1e-5)
+
+
+def test_without_hidden_layers_it_is_the_linear_map_alone() -> None:
+    generator, images, code = built(trained=True, depth=0, mapping=0), noise(2, 3, 7, 9), codes(2)
+    assert {name for name, _ in generator.named_parameters()} == {"linear.weight", "linear.bias"}
+    linear = generator.linear
+    assert linear is not None
+    numbers = linear(code).detach()
+    matrix = numbers[:, :9].reshape(2, 3, 3) + torch.eye(3)
+    expected = to_rgb((matrix @ to_density(images).flatten(2)) + numbers[:, 9:, None]).reshape(images.shape)
+    with torch.no_grad():
+        torch.testing.assert_close(generator(images, code), expected, rtol=0, atol=1e-5)
+    torch.testing.assert_close(generator(images, code).detach(), expected, rtol=0, atol=1e-5)
+    identity = built(depth=0, mapping=0)(images, code)
+    torch.testing.assert_close(identity, images, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("form", [{"skip": False}, {"kind": "unet"}])
+def test_without_hidden_layers_and_linear_map_nothing_is_left(form: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="without hidden layers"):
+        GeneratorConfig(depth=0, **form)
+
+
+def test_a_code_beyond_all_that_is_known_moves_the_linear_map_only() -> None:
+    generator = built(trained=True)
+    density = to_density(noise(1, 3, 4, 4))
+    far, farther = (torch.full((1, CODE), factor * KNOWN_CODES) for factor in (2.0, 3.0))
+    with torch.no_grad():
+        layers = [generator._residual(density, code) for code in (far, farther)]
+        whole = [generator.density(density, code) for code in (far, farther)]
+    assert torch.equal(*layers)
+    assert (whole[0] - whole[1]).abs().max() > 0.1
 
 
 def test_modulation_scales_and_shifts_each_channel_by_its_images_code() -> None:

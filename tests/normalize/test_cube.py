@@ -14,11 +14,11 @@ from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.normalize.normalizer import Direction, Normalizer
+from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 from bottlegan.slides.image import from_batch, to_batch
 from bottlegan.stain.cube import random_colors, read_cube, tissue_colors
 from bottlegan.stain.lut import Levels
 from bottlegan.stain.simulate import REFERENCE
-from bottlegan.training.diagnosis import StyleDiagnosis, Verdict
 
 DIRECTIONS: tuple[Direction, ...] = ("normalize", "restain")
 
@@ -71,7 +71,7 @@ def test_the_header_tells_the_error_that_others_measure(direction: Direction, si
 
 
 def test_the_header_says_what_it_is_of(tmp_path: Path) -> None:
-    record = {"steps": 7, "style": "c", "verdict": "good", "verdict on c": "good: another's", "angle": 3.0}
+    record = {"steps": 7, "style": "c", "verdict": "good", "verdict on c": "good: another's", "gain": 3.0}
     save_model(MODEL, tmp_path / "m.safetensors", record, REFERENCE)
     Normalizer.load(tmp_path / "m.safetensors", "a").to_cube(str(tmp_path / "a.cube"), 17, "restain")
     cube = read_cube(tmp_path / "a.cube")

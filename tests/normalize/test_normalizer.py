@@ -12,21 +12,21 @@ import torch
 from torch import Tensor
 
 import bottlegan
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError, MissingError, ModelFileError
 from bottlegan.models.files import read_document, save_model
 from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.normalize.normalizer import FIGURES, FrozenNetwork, Normalizer
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import EventLog
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, to_batch, write_image
 from bottlegan.stain.density import to_levels
 from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
-from bottlegan.training.diagnosis import Verdict
 from bottlegan.training.prior import PriorConfig, begin_prior
 
-LAB = LABORATORIES[3]
+LAB = LABORATORIES[6]
 BLANK = np.full((64, 64, 3), 240, np.uint8)
 
 
@@ -41,11 +41,12 @@ def images(tissue: Tensor) -> list[Levels]:
 
 
 @pytest.fixture(scope="module")
-def model(tissue: Tensor) -> BottleGAN:
-    """A small prior that has not been trained; its layers add a little to the affine maps all the same."""
+def model(plain_prior: BottleGAN) -> BottleGAN:
+    """A small network whose layers add a little to the affine maps."""
     generator = GeneratorConfig(width=8, depth=2, mapping=8)
-    config = PriorConfig(model=ModelConfig(code_size=24, generator=generator), known=200)
-    built = begin_prior(config, from_batch(render(tissue, REFERENCE)), seed=0)
+    config = PriorConfig(model=ModelConfig(code_size=24, generator=generator))
+    built = begin_prior(config, seed=0)
+    built.encoder = plain_prior.encoder
     random = torch.Generator().manual_seed(0)
     for part in (built.normalizer, built.restainer):
         part.last.weight.data.normal_(std=0.02, generator=random)
@@ -59,7 +60,7 @@ def fitted(images: list[Levels], model: BottleGAN) -> Normalizer:
 
 def known(statistics: str = "frozen", kind: str = "pixel", styles: tuple[str, ...] = ("a", "b")) -> BottleGAN:
     """A model with weights as after training, which knows some styles, but nothing of a reference set."""
-    generator = GeneratorConfig(width=4, depth=1, mapping=3, statistics=statistics, kind=kind)  # type: ignore[arg-type]
+    generator = GeneratorConfig(width=4, depth=1, mapping=8, statistics=statistics, kind=kind)  # type: ignore[arg-type]
     random = torch.Generator().manual_seed(0)
     built = build_model(ModelConfig(code_size=3, generator=generator), styles, random)
     for parameter in built.parameters():
@@ -188,11 +189,8 @@ def test_each_device_has_a_network_of_its_own(model: BottleGAN) -> None:
     assert not any(parameter.is_meta for parameter in network.on("cpu").parameters())
 
 
-def test_threads_hardly_matter(
-    fitted: Normalizer, model: BottleGAN, images: list[Levels], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_threads_hardly_matter(fitted: Normalizer, model: BottleGAN, images: list[Levels]) -> None:
     """Given a code, not a bit; of a fit, they change the last digits of sums: 0.01 of a code, two levels of a color."""
-    monkeypatch.setattr("bottlegan.training.refine.STEPS", 5)  # threads are slow where others want the cores too
     alone = Normalizer.fit(images[0], model=model, force=True)
     torch.set_num_threads(2)
     try:
@@ -255,7 +253,7 @@ def test_uncertainty_grows_with_the_error_of_the_code(
     assert across.mean() < doubt.mean()
     assert across.mean() < 0.05  # what is left of procedural tissue, which holds both stains and nothing else
     ink = np.full((2, 2, 3), (20, 160, 60), np.uint8)
-    assert fitted.uncertainty(ink).min() > 0.2
+    assert fitted.uncertainty(ink).min() > 3 * across.mean()
 
 
 @pytest.mark.parametrize("kind", ["pixel", "unet"])
@@ -291,7 +289,7 @@ def test_a_file_gives_back_the_same_normalizer(
 def test_a_file_remembers_what_was_refused_and_what_forced(model: BottleGAN, force: bool, tmp_path: Path) -> None:
     normalizer = Normalizer.fit(BLANK, model=model, force=force)
     assert normalizer.diagnosis is not None
-    normalizer.diagnosis = replace(normalizer.diagnosis, condition=float("inf"))
+    normalizer.diagnosis = replace(normalizer.diagnosis, expected_error=float("inf"))
     normalizer.save(tmp_path / "n.safetensors")
     loaded = Normalizer.load(tmp_path / "n.safetensors")
     assert (loaded.diagnosis, loaded.forced, loaded.refused) == (normalizer.diagnosis, force, not force)
@@ -326,7 +324,7 @@ def test_the_diagnosis_of_one_style_is_not_taken_for_anothers(fitted: Normalizer
     assert Normalizer.load(path, style="lab").diagnosis == fitted.diagnosis
 
 
-@pytest.mark.parametrize("change", [{"verdict": "splendid"}, {"angle": "steep"}, {FIGURES[0]: None}, {"reason": None}])
+@pytest.mark.parametrize("change", [{"verdict": "splendid"}, {"gain": "steep"}, {FIGURES[0]: None}, {"reason": None}])
 def test_a_diagnosis_that_makes_no_sense_is_refused(
     change: dict[str, str | None], fitted: Normalizer, tmp_path: Path
 ) -> None:

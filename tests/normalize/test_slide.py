@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ImageError, InputError, MissingError, TileError
 from bottlegan.models.files import PRIOR, save_model
 from bottlegan.models.paradigms import ModelConfig, build_model
@@ -15,6 +14,7 @@ from bottlegan.normalize.slide import SlideOptions, map_slide
 from bottlegan.normalize.slide_folder import map_slide_folder
 from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap, fit_map, load_map
 from bottlegan.progress import Progress
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.slides.reader import open_slide
@@ -88,11 +88,11 @@ def before_jpeg(monkeypatch: pytest.MonkeyPatch) -> list[Levels]:
 def test_a_tile_alone_is_as_in_the_slide(slide: Path, tmp_path: Path, before_jpeg: list[Levels]) -> None:
     """Exactly, and as the normalizer itself maps it."""
     model = known(tmp_path / "model.safetensors")
-    map_slide(slide, tmp_path / "whole.tiff", load_map(model, "b", "normalize"))
+    map_slide(slide, tmp_path / "whole.tiff", load_map(MapChoice(model), "b", "normalize"))
     whole = {tile.tobytes() for tile in before_jpeg}
     before_jpeg.clear()
     options = SlideOptions(region="128,0,128,128")
-    map_slide(slide, tmp_path / "alone.tiff", load_map(model, "b", "normalize"), options)
+    map_slide(slide, tmp_path / "alone.tiff", load_map(MapChoice(model), "b", "normalize"), options)
     (alone,) = before_jpeg
     assert alone.tobytes() in whole
     with open_slide(slide) as opened:
@@ -202,13 +202,13 @@ def test_a_style_is_fitted_to_the_slide_or_known(slide: Path, picture: Levels, t
     fitted = fit_map(slide, MapChoice(PRIOR, force=True))
     assert fitted.note["verdict"] in ("good", "uncertain", "refused")
     model = known(tmp_path / "model.safetensors")
-    back = load_map(model, "a", "restain")
+    back = load_map(MapChoice(model), "a", "restain")
     both = fitted.then(back)
     assert (both.convert(picture) == back.convert(fitted.convert(picture))).all()
     assert both.note["then"] == back.note
     assert len(str(back.note["model sha256"])) == 64
     with pytest.raises(InputError, match="no style called c; known are: a, b"):
-        load_map(model, "c", "restain")
+        load_map(MapChoice(model), "c", "restain")
 
 
 def test_what_is_no_stain_is_refused_unless_forced(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_what_is_no_stain_is_refused_unless_forced(tmp_path: Path) -> None:
 
 def test_a_model_whose_output_depends_on_the_tile_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="would not fit together"):
-        load_map(known(tmp_path / "model.safetensors", statistics="instance"), "a", "normalize")
+        load_map(MapChoice(known(tmp_path / "model.safetensors", statistics="instance")), "a", "normalize")
 
 
 def test_a_folder_goes_on_after_a_broken_slide_and_skips_what_is_done(

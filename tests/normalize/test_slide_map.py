@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from bottlegan.errors import InputError
-from bottlegan.models.files import PRIOR, save_model
-from bottlegan.models.paradigms import ModelConfig, build_model
+from bottlegan.models.files import save_model
+from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.normalize import slide_map
 from bottlegan.normalize.normalizer import Normalizer
@@ -22,8 +22,15 @@ STYLE = draw_style(numpy_stream(5, "spare", 0), "lab", LABS)  # in which hematox
 
 
 @pytest.fixture(scope="module")
-def lab(content: torch.Tensor) -> Normalizer:
-    return Normalizer.fit(from_batch(render(content[:2], STYLE)))
+def prior(plain_prior: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prior") / "plain.safetensors"
+    save_model(plain_prior, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def lab(content: torch.Tensor, prior: Path) -> Normalizer:
+    return Normalizer.fit(from_batch(render(content[:2], STYLE)), model=prior)
 
 
 @pytest.fixture(scope="module")
@@ -45,9 +52,7 @@ def same(left: Levels, right: Levels) -> bool:
 
 
 def test_ink_is_told_by_the_stain_that_colors_come_from(model: Path, lab: Normalizer, content: torch.Tensor) -> None:
-    there, back = load_map(model, "lab", "normalize"), load_map(model, "lab", "restain")
-    assert there.tissue_only
-    assert back.tissue_only
+    there, back = load_map(MapChoice(model), "lab", "normalize"), load_map(MapChoice(model), "lab", "restain")
     assert same(there.colors(GREEN), GREEN)
     assert same(back.colors(GREEN), GREEN)
     assert same(back.colors(BLUE), BLUE)
@@ -59,11 +64,9 @@ def test_ink_is_told_by_the_stain_that_colors_come_from(model: Path, lab: Normal
 
 def test_everything_is_mapped_as_by_the_normalizer_if_asked_for(model: Path, lab: Normalizer) -> None:
     for direction, run in (("normalize", lab), ("restain", lab.restain)):
-        color_map = load_map(model, "lab", direction, everything=True)  # type: ignore[arg-type]
-        assert not color_map.tissue_only
+        color_map = load_map(MapChoice(model, everything=True), "lab", direction)  # type: ignore[arg-type]
         assert same(color_map.colors(GREEN), run(GREEN[None])[0])
     both = MapChoice(model, "lab", "lab", everything=True).prepare()(Path("none"))
-    assert not both.tissue_only
     assert same(both.colors(GREEN), lab.restain(lab(GREEN[None]))[0])
     assert not same(both.colors(GREEN), GREEN)
 
@@ -76,43 +79,34 @@ def test_a_known_style_needs_no_slide_and_one_table_serves_all(model: Path, lab:
     make = MapChoice(model, "lab", "lab").prepare()
     both = make(Path("gone"))
     assert both is make(Path("gone too"))
-    assert both.tissue_only
-    assert both.note["then"] == load_map(model, "lab", "restain").note
+    assert both.note["then"] == load_map(MapChoice(model), "lab", "restain").note
     colors = np.array([[200, 120, 170], [120, 70, 150]], np.uint8)
     assert same(both.colors(colors), lab.restain(lab(colors[None]))[0])
 
 
-def test_a_fitted_style_goes_on_to_another(model: Path, image: Path) -> None:
-    fitted = fit_map(image, MapChoice(PRIOR))
+def test_a_fitted_style_goes_on_to_another(model: Path, prior: Path, image: Path) -> None:
+    fitted = fit_map(image, MapChoice(prior))
     made = MapChoice(model, to="lab").prepare()(image)
     assert made.note["style"] == "fitted to this slide"
-    assert made.note["then"] == load_map(model, "lab", "restain").note
-    assert fitted.tissue_only
-    assert made.tissue_only
+    assert made.note["then"] == load_map(MapChoice(model), "lab", "restain").note
     assert same(fitted.colors(GREEN), GREEN)
-    everything = fit_map(image, MapChoice(PRIOR, everything=True))
-    assert not everything.tissue_only
+    everything = fit_map(image, MapChoice(prior, everything=True))
     assert not same(everything.colors(GREEN), GREEN)
 
 
-def test_the_note_tells_model_seed_and_verdict(image: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_note_tells_model_seed_and_verdict(image: Path, prior: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[object] = []
-    read, onboard = slide_map.read_images, slide_map.onboard
+    read = slide_map.read_images
 
     def read_noted(given: Path, seed: int) -> list[Levels]:
         seeds.append(seed)
         return read(given, seed)
 
-    def onboard_noted(images: list[Levels], network: Any, seed: int, *rest: Any) -> Any:
-        seeds.append(seed)
-        return onboard(images, network, seed, *rest)
-
     monkeypatch.setattr(slide_map, "read_images", read_noted)
-    monkeypatch.setattr(slide_map, "onboard", onboard_noted)
-    note = fit_map(image, MapChoice(PRIOR, seed=3)).note
-    assert seeds == [3, 3]
+    note = fit_map(image, MapChoice(prior, seed=3)).note
+    assert seeds == [3]
     assert (note["seed"], note["forced"], note["verdict"]) == (3, False, "good")
-    assert note["model sha256"] == hashlib.sha256(PRIOR.read_bytes()).hexdigest()
+    assert note["model sha256"] == hashlib.sha256(prior.read_bytes()).hexdigest()
 
 
 @pytest.mark.parametrize("form", [{"statistics": "instance"}, {"kind": "unet", "statistics": "frozen"}])
@@ -121,6 +115,6 @@ def test_a_model_that_looks_around_a_pixel_is_refused(image: Path, tmp_path: Pat
     path = tmp_path / "model.safetensors"
     save_model(build_model(config, ("a",), torch.Generator().manual_seed(0)), path)
     with pytest.raises(InputError, match="would not fit together"):
-        load_map(path, "a", "normalize")
+        load_map(MapChoice(path), "a", "normalize")
     with pytest.raises(InputError, match="would not fit together"):
         fit_map(image, MapChoice(path))

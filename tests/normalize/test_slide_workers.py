@@ -18,7 +18,6 @@ import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError, MissingError
 from bottlegan.models.files import PRIOR, save_model
 from bottlegan.models.paradigms import ModelConfig, build_model
@@ -29,6 +28,7 @@ from bottlegan.normalize.slide_map import MapChoice, fit_map
 from bottlegan.normalize.slide_ray import run_on_ray
 from bottlegan.normalize.slide_workers import TRIES, run_in_processes
 from bottlegan.progress import Item, Silent, Unit
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import LABORATORIES, render
 

@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.transforms import Normalize, RandomRestain, Restain
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.simulate import REFERENCE, render
 
 NAMES = ("a", "b", "c", "d")

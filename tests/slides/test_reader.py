@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.slides.reader import is_slide
 from bottlegan.slides.tissue import choose_tiles, mask_ink, mask_tissue, sample_tissue

@@ -5,19 +5,19 @@ import torch
 from torch import Tensor
 
 from bottlegan.config import parse, to_values
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import ConfigError, InputError
 from bottlegan.models.critics import CriticConfig
 from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.onboarding.fit import onboard
 from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, to_batch
+from bottlegan.stain.affine import AffineMap, both_ways
 from bottlegan.stain.density import from_levels, to_levels
-from bottlegan.stain.macenko import DensityMap
 from bottlegan.stain.simulate import LABORATORIES, LABS, REFERENCE, draw_style, render
 from bottlegan.training.distill import DistillConfig, distill, fit_maps, restain_images, restain_pixels
 from bottlegan.training.gan import TrainConfig, train
-from bottlegan.training.onboard import onboard
 from bottlegan.training.prior import true_maps
 from bottlegan.training.samples import collect
 from bottlegan.training.warm import begin_at_maps
@@ -27,29 +27,25 @@ QUICK = DistillConfig(train=replace(DistillConfig().train, model=MODEL, steps=30
 NAMES = ["a", "b", "c"]
 
 
-def choose(maps: DensityMap, row: int) -> DensityMap:
-    return replace(maps, matrix=maps.matrix[[row]], bias=maps.bias[[row]])
-
-
-def teach(maps: DensityMap, model: ModelConfig = MODEL) -> BottleGAN:
+def teach(maps: AffineMap, model: ModelConfig = MODEL) -> BottleGAN:
     """Return a client's model that holds the one map, and bends colors a little besides."""
     teacher = build_model(model, ["x"], torch.Generator().manual_seed(0))
     assert isinstance(teacher, BottleGAN)
-    begin_at_maps(teacher, maps)
+    begin_at_maps(teacher, both_ways(maps))
     with torch.no_grad():
         for generator in (teacher.normalizer, teacher.restainer):
-            generator.last.weight.normal_(0, 0.01, generator=torch.Generator().manual_seed(1))
+            generator.last.weight.normal_(0, 0.005, generator=torch.Generator().manual_seed(1))
     return teacher.eval()
 
 
 @pytest.fixture(scope="module")
-def maps() -> DensityMap:
+def maps() -> AffineMap:
     return true_maps([draw_style(numpy_stream(4, name), name, LABS) for name in NAMES])
 
 
 @pytest.fixture(scope="module")
-def teachers(maps: DensityMap) -> dict[str, BottleGAN]:
-    return {name: teach(choose(maps, row)) for row, name in enumerate(NAMES)}
+def teachers(maps: AffineMap) -> dict[str, BottleGAN]:
+    return {name: teach(maps.choose(torch.tensor([row]))) for row, name in enumerate(NAMES)}
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +97,7 @@ def test_steps_learn_what_no_affine_map_can_hold(
         assert isinstance(again, BottleGAN)
         again.load_state_dict(teacher.state_dict())
         with torch.no_grad():
-            again.restainer.last.weight.mul_(100)
+            again.restainer.last.weight.mul_(200)
         bent[name] = again.eval()
     errors = []
     for steps in (0, 60):
@@ -124,14 +120,13 @@ def test_a_newcomer_can_be_onboarded(distilled: BottleGAN, tissue: Tensor) -> No
     with torch.no_grad():
         left = (distilled.normalize(styled, found.code) - truth).square().mean()
     assert left < 0.1 * (styled - truth).square().mean()
-    assert found.diagnosis.strangeness < 3
 
 
 @pytest.mark.parametrize("density", [0.0, 1.0, 10.0], ids=["white", "gray", "black"])
 def test_one_teacher_that_makes_everything_one_color_does_not_harm_the_others(
     density: float, teachers: dict[str, BottleGAN], reference_set: list[Levels], unseen: Tensor
 ) -> None:
-    flat = teach(DensityMap(torch.eye(3)[None] * 1e6, torch.tensor([[-1e6 * density] * 3]), ()))
+    flat = teach(AffineMap(torch.eye(3)[None] * 1e6, torch.tensor([[-1e6 * density] * 3])))
     model = distill({**teachers, "flat": flat}, reference_set, QUICK)
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
     for name in NAMES:
@@ -178,7 +173,7 @@ def test_the_adversarial_option_trains_with_critics_on_restained_images(
     monkeypatch.setattr("bottlegan.training.distill.train", watched)
     model = distill(teachers, reference_set, config)
     assert model.codes.names == NAMES
-    assert len(model.reference.colors) == len(reference_set)
+    assert model.reference.known
     for name in NAMES:
         assert (seen[name][1] == restain_images(teachers[name], reference_set)[1]).all()
 
@@ -206,13 +201,12 @@ def test_settings_survive_a_file() -> None:
     assert parse(DistillConfig, to_values(QUICK), "file") == QUICK
 
 
-def test_maps_are_found_again(reference_set: list[Levels], maps: DensityMap) -> None:
+def test_maps_are_found_again(reference_set: list[Levels], maps: AffineMap) -> None:
     """With clipped pixels in them, and although procedural tissue says nothing of what lies off its plane."""
     content = collect({"c": reference_set}, 1, 0, torch.device("cpu")).pool
-    styled = torch.stack(
-        [replace(maps, matrix=maps.matrix[[row]], bias=maps.bias[[row]]).inverse()(content) for row in range(3)]
-    )
+    styled = torch.stack([maps.choose(torch.tensor([row])).inverse().map_images(content) for row in range(3)])
     found = fit_maps(from_levels(to_levels(styled)), content)
     assert torch.linalg.cond(found.matrix).max() < 3 * torch.linalg.cond(maps.matrix).max()
     for row, pixels in enumerate(styled):
-        assert (choose(found, row)(pixels) - content).square().mean() < 1e-4
+        mapped = found.choose(torch.tensor([row])).map_images(pixels)
+        assert (mapped - content).square().mean() < 1e-4

@@ -6,13 +6,13 @@ import pytest
 import torch
 
 from bottlegan.config import load, parse, to_toml, to_values
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.models.critics import CriticConfig
 from bottlegan.models.paradigms import ModelConfig, Paradigm, StyleModel
 from bottlegan.models.pixel import GeneratorConfig
 from bottlegan.progress import Json, Silent
 from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
 from bottlegan.training import gan

@@ -5,12 +5,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bottlegan.losses import profile_distance
-from bottlegan.stain.macenko import Reference
-from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.stain.simulate import REFERENCE, render, stain_densities
 from bottlegan.training.samples import HELD_OUT, POOL, ColorProfile, collect, match_content
 
 CPU = torch.device("cpu")
 RANDOM = np.random.default_rng(0)
+STAINS = stain_densities(REFERENCE)
 
 
 def test_pixels_and_crops_come_from_their_own_image() -> None:
@@ -35,13 +35,13 @@ def test_no_step_sees_the_held_out_pixels() -> None:
 
 @given(st.permutations(list(range(8))))
 def test_a_profile_forgets_where_colors_are(order: list[int]) -> None:
-    profile = ColorProfile(statistics())
+    profile = ColorProfile(STAINS)
     image = torch.rand(1, 3, 1, 8, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(profile(image[..., order]), profile(image))
 
 
-def test_more_stain_is_farther_away(content: Tensor, reference: Reference) -> None:
-    profile = ColorProfile(reference)
+def test_more_stain_is_farther_away(content: Tensor) -> None:
+    profile = ColorProfile(STAINS)
     base = profile(render(content[:1], REFERENCE))
     rows = torch.zeros(1, 1, dtype=torch.long)
     distances = [
@@ -51,15 +51,9 @@ def test_more_stain_is_farther_away(content: Tensor, reference: Reference) -> No
     assert 0 < distances[1] < distances[2]
 
 
-def test_an_image_is_matched_with_its_own_tissue(content: Tensor, reference: Reference) -> None:
-    profile = ColorProfile(reference)
+def test_an_image_is_matched_with_its_own_tissue(content: Tensor) -> None:
+    profile = ColorProfile(STAINS)
     profiles = profile(render(content, REFERENCE))
     thinned = profile(render(content, REFERENCE)[..., ::2, ::2])
     assert match_content(thinned, profiles, 3)[:, 0].tolist() == list(range(len(content)))
     assert match_content(thinned, profiles, 99).shape == (len(content), len(content))
-
-
-def statistics() -> Reference:
-    matrix = torch.tensor([[0.54, 0.74, 0.40], [0.04, 0.84, 0.54]], dtype=torch.float64)
-    empty = torch.zeros(0, dtype=torch.float64)
-    return Reference(matrix, torch.tensor([2.6, 1.1]).double(), empty, empty, empty)

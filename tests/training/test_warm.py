@@ -3,16 +3,16 @@ import torch
 from torch import Tensor
 
 from bottlegan.models.paradigms import ModelConfig, build_model
-from bottlegan.stain.macenko import DensityMap
+from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.training.warm import begin_at_maps, describe, tame
 
 NAMES = [f"lab-{index}" for index in range(5)]
 
 
-def draw_maps() -> DensityMap:
+def draw_maps() -> StyleMaps:
     random = torch.Generator().manual_seed(0)
     matrix = torch.eye(3) + 0.2 * torch.randn(5, 3, 3, generator=random)
-    return DensityMap(matrix, 0.1 * torch.randn(5, 3, generator=random), ())
+    return both_ways(AffineMap(matrix, 0.1 * torch.randn(5, 3, generator=random)))
 
 
 def draw_images() -> Tensor:
@@ -26,8 +26,8 @@ def test_a_model_holds_the_maps_of_both_directions_before_the_first_step() -> No
     with torch.no_grad():
         normalized = model.normalize(images, model.codes.table)
         restained = model.restain(images, model.codes.table)
-    torch.testing.assert_close(normalized, maps(images), rtol=0, atol=1e-4)
-    torch.testing.assert_close(restained, maps.inverse()(images), rtol=0, atol=1e-4)
+    torch.testing.assert_close(normalized, maps.normalize.map_images(images), rtol=0, atol=1e-4)
+    torch.testing.assert_close(restained, maps.restain.map_images(images), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("paradigm", ["many-many", "many-one"])

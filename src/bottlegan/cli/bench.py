@@ -8,7 +8,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bottlegan.cli.options import ModelOption
 from bottlegan.cli.progress import TerminalProgress
+from bottlegan.errors import InputError
 from bottlegan.files import write_text
 
 if TYPE_CHECKING:
@@ -46,22 +48,54 @@ def train(
 def onboard(
     data: DataOption = None,
     json_file: JsonOption = None,
-    labs: Annotated[int | None, typer.Option(help="Take so many labs at even distances.", show_default="all")] = None,
-    real_prior: Annotated[
-        Path | None, typer.Option(help="Model file of `bottlegan train-prior --reference`, for a row of its own.")
+    labs: Annotated[
+        int | None, typer.Option(help="Take so many PESO styles at even distances.", show_default="all")
+    ] = None,
+    pairs: Annotated[
+        int, typer.Option(help="Pairs of physical labs; verdicts are checked on twice as many labs.", min=1)
+    ] = 200,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the true against the expected error into this SVG file.")
     ] = None,
 ) -> None:
-    """Fit each PESO style from one patch with the shipped prior, beside the peers, and score all against ground truth.
+    """Onboard PESO styles and simulated labs with the shipped prior, beside the peers, and score all against the truth.
 
-    Example: bottlegan bench onboard --data peso/ --labs 24 --json bench.json
+    Physical labs need no data; without PESO patches, that part is left out.
+
+    Example: bottlegan bench onboard --data peso/ --pairs 200 --json bench.json --picture reliability.svg
     """
-    from bottlegan.experiments.bench_onboard import bench_onboard
-    from bottlegan.experiments.paired import load_halves
+    from bottlegan.bench.physical_labs import bench_physical
+    from bottlegan.bench.reliability import bench_reliability, draw_reliability
 
-    progress = TerminalProgress()
-    figures = bench_onboard(load_halves("cpu", data, 0, progress), labs, real_prior, progress)
-    _write(figures, json_file)
-    _show_onboarding(figures, Console())
+    if picture is not None and picture.suffix != ".svg":
+        raise InputError(f"{picture}: the picture is an SVG; give a name that ends in .svg")
+    progress, console = TerminalProgress(), Console()
+    peso = _bench_peso(data, labs, progress, console)
+    physical = bench_physical(pairs, progress)
+    _show_physical(physical, console)
+    reliability = bench_reliability(2 * pairs, progress)
+    _show_reliability(reliability, console)
+    _write({"PESO styles": peso, "physical labs": physical, "reliability": reliability}, json_file)
+    if picture is not None:
+        draw_reliability(reliability, picture)
+        console.print(f"Wrote {picture}.")
+
+
+def _bench_peso(
+    data: Path | None, labs: int | None, progress: TerminalProgress, console: Console
+) -> "dict[str, Json] | None":
+    """Measure the PESO styles and print the figures; without PESO patches, say so."""
+    from bottlegan.experiments.bench_onboard import bench_onboard
+    from bottlegan.experiments.paired import NEARBY, VARIABLE, find_peso, load_halves
+
+    try:
+        folder = find_peso(data)
+    except InputError:
+        console.print(f"PESO styles are left out: no --data, no {VARIABLE}, no {NEARBY}.")
+        return None
+    figures = bench_onboard(load_halves("cpu", folder, 0, progress), labs, progress)
+    _show_onboarding(figures, console)
+    return figures
 
 
 @bench.command()
@@ -140,6 +174,32 @@ def federation(
     typer.echo(json.dumps(figures, indent=2))
 
 
+@bench.command()
+def reallabs(
+    data: Annotated[Path, typer.Option(help="Folder of real labs, with an index.csv.", show_default=False)],
+    json_file: JsonOption = None,
+    model: ModelOption = None,
+    pictures: Annotated[
+        Path | None, typer.Option(help="Folder for pictures before and after; the images may not be passed on.")
+    ] = None,
+) -> None:
+    """Normalize images of real laboratories, beside the peers: spread between labs, glass, stainings, verdicts.
+
+    Example: bottlegan bench reallabs --data real/ --json bench.json --pictures seen/
+    """
+    from bottlegan.bench.real_labs import bench_real_labs
+    from bottlegan.bench.real_pictures import save_pictures
+    from bottlegan.data.real import open_real_data
+
+    found, progress, console = open_real_data(data), TerminalProgress(), Console()
+    figures = bench_real_labs(found, model=model, progress=progress)
+    _write(figures, json_file)
+    _show_real_labs(figures, console)
+    if pictures is not None:
+        for path in save_pictures(found, pictures, model, progress):
+            console.print(f"Wrote {path}.")
+
+
 def _write(figures: "dict[str, Json]", json_file: Path | None) -> None:
     if json_file is not None:
         write_text(json_file, json.dumps(figures, indent=2, allow_nan=False) + "\n")
@@ -151,6 +211,7 @@ def _show_onboarding(figures: dict[str, Any], console: Console) -> None:
         "MSE\nmean": (mse, "mean", ".5f"),
         "\nmedian": (mse, "median", ".5f"),
         "90th\npercentile": (mse, "90th percentile", ".5f"),
+        "\nworst": (mse, "worst", ".4f"),
         "restained\nmean": (restained, "mean", ".5f"),
         " \nmedian": (restained, "median", ".5f"),
         "\nSSIM": ("SSIM, mean", None, ".3f"),
@@ -176,6 +237,93 @@ def _show_onboarding(figures: dict[str, Any], console: Console) -> None:
         f"{more['MSE of several patches, median']:.5f} instead of {more['MSE of one patch, median']:.5f}, "
         f"a ratio of {more['ratio']:.2f}; better in {more['labs that are better']} labs."
     )
+
+
+def _show_physical(figures: dict[str, Any], console: Console) -> None:
+    mse, ratio = "MSE", "ratio to paired affine map"
+    columns: Columns = {
+        "MSE\nmean": (mse, "mean", ".5f"),
+        "\nmedian": (mse, "median", ".5f"),
+        "90th\npercentile": (mse, "90th percentile", ".5f"),
+        "\nworst": (mse, "worst", ".4f"),
+        "times paired\nmap, mean": (ratio, "mean", ".2f"),
+        "90th\npercentile ": (ratio, "90th percentile", ".2f"),
+        "worse than\nnothing": ("worse than nothing", None, "d"),
+        "\nfailed": ("failed", None, "d"),
+    }
+    for test, found in figures["tests"].items():
+        _show(f"{figures['pairs']} pairs of physical labs, {test}", found, columns, console)
+    _show_notes({**found, "load average": figures["load average"]}, console)
+
+
+def _show_reliability(figures: dict[str, Any], console: Console) -> None:
+    """Print whether onboarding knows how well it did."""
+    title = f"{figures['H&E labs']} simulated labs that nothing was tuned on: error in levels"
+    table = Table("expected", "true", "10th percentile", "90th percentile", "labs", title=title, padding=0)
+    for group in figures["deciles"]:
+        keys = ("expected", "true", "true, 10th percentile", "true, 90th percentile")
+        table.add_row(*(f"{group[key]:.1f}" for key in keys), str(group["labs"]))
+    console.print(table)
+    columns: Columns = {
+        "share": ("share", None, ".0%"),
+        "true error,\nmedian": ("true error, median", None, ".1f"),
+        "90th\npercentile": ("true error, 90th percentile", None, ".1f"),
+    }
+    _show("Verdicts on these labs", {"rows": figures["verdicts"]}, columns, console, "verdict")
+    console.print(
+        f"Rank correlation of expected and true error: {_cell(figures['rank correlation'], None, '.2f')}; they differ "
+        f"by a factor of {_cell(figures['factor between expected and true'], None, '.2f')} in the median."
+    )
+    console.print(
+        f"Refused: {figures['H&E labs refused']} of {figures['H&E labs']} H&E labs; "
+        f"not refused: {figures['other labs not refused']} of {figures['other labs']} others."
+    )
+
+
+def _show_real_labs(figures: dict[str, Any], console: Console) -> None:
+    title = f"{figures['images']} images of {figures['labs']} real labs, {figures['labs with nuclei']} with nuclei"
+    for way in ("labs", "images"):
+        spread, glass = f"spread, {way}", f"glass, {way}"
+        columns: Columns = {
+            "spread of\nnuclei": (spread, "nuclei", ".1f"),
+            "other\ntissue": (spread, "other tissue", ".1f"),
+            "\nboth": (spread, "both", ".1f"),
+            "share of\nnothing": (spread, "share of nothing", ".2f"),
+            "\ncontrast": (spread, "contrast", ".1f"),
+            "nuclei\ndarker": (f"nuclei darker, {way}", None, ".0%"),
+            "glass: light-\nness lost": (glass, "lightness lost", ".2f"),
+            "chroma\ngained": (glass, "chroma gained", ".2f"),
+            " \nfailed": (f"failed, {way}", None, "d"),
+        }
+        _show(f"{title}, fitted to {way}, in CIE Lab", figures, columns, console)
+    slide, restained = "slide", "restained"
+    others: Columns = {
+        "stainings,\nall places": (restained, "all places", ".2f"),
+        "other\nplaces": (restained, "other places", ".2f"),
+        "halo\nbefore": (slide, "halo before", ".1f"),
+        "\nafter": (slide, "halo after", ".1f"),
+        "of the\nmap": (slide, "halo of the map alone", ".1f"),
+        "noise\nbefore": (slide, "noise before", ".1f"),
+        " \nafter": (slide, "noise after", ".1f"),
+        "seconds\nto fit": ("seconds to fit six patches", None, ".2f"),
+    }
+    _show("Spread between stainings over that within a tile; glass of the slide, in levels", figures, others, console)
+    _show_notes(figures, console)
+    _show_opinions(figures, console)
+
+
+def _show_opinions(figures: dict[str, Any], console: Console) -> None:
+    """Print what methods think of their own fits, of those that think anything."""
+    for name, row in figures["rows"].items():
+        if not row.get("verdicts, images"):
+            continue
+        for way in ("images", "labs"):
+            shares = ", ".join(f"{share:.0%} {verdict}" for verdict, share in row[f"verdicts, {way}"].items())
+            console.print(f"Verdicts of {name}, fitted to {way}: {shares}.")
+        table = Table("odd image", "verdict", "reason", title=f"What {name} says of odd images", padding=0)
+        for file, opinion in row["odd"].items():
+            table.add_row(file, opinion["verdict"], opinion["reason"])
+        console.print(table)
 
 
 def _show_speed(figures: dict[str, Any], console: Console) -> None:
@@ -209,9 +357,9 @@ def _show_slide(figures: dict[str, Any], console: Console) -> None:
         console.print(f"{name.capitalize()}, before JPEG, at most: {tiles[name]}.")
 
 
-def _show(title: str, figures: dict[str, Any], columns: Columns, console: Console) -> None:
-    """Print the rows of a benchmark that were measured."""
-    table = Table("method", title=title, padding=0)
+def _show(title: str, figures: dict[str, Any], columns: Columns, console: Console, first: str = "method") -> None:
+    """Print the rows of a benchmark that were measured; `first` says what they are."""
+    table = Table(first, title=title, padding=0)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
     for name, row in figures["rows"].items():

@@ -42,7 +42,7 @@ def drift(
     check_name(style)
     batches = list_batches(folder)
     network = BottleGAN.load(find_model(model))
-    fitted = fit_batches(batches, network, seed, TerminalProgress())
+    fitted = fit_batches(batches, network, TerminalProgress())
     result = measure_drift(fitted, network, style, baseline)
     page = write_drift(result, out, seed)
     _show(result, Console())

@@ -27,8 +27,8 @@ def onboard(
     from bottlegan.models.files import load_model, read_document, save_model
     from bottlegan.models.paradigms import BottleGAN
     from bottlegan.normalize.normalizer import write_diagnosis
-    from bottlegan.training.diagnosis import Verdict
-    from bottlegan.training.onboard import onboard as fit
+    from bottlegan.onboarding.fit import onboard as fit
+    from bottlegan.onboarding.verdict import Verdict
 
     _check_suffix(out)
     file = find_model(model)
@@ -36,7 +36,7 @@ def onboard(
     if not isinstance(network, BottleGAN):
         raise InputError(f"{file}: is a {network.config.paradigm} model; a style can only be added to a BottleGAN")
     images = read_lab(sources, seed)
-    fitted = fit(images, network, seed, TerminalProgress())
+    fitted = fit(images, network)
     diagnosis = fitted.diagnosis
     if diagnosis.verdict == Verdict.REFUSED and not force:
         raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
@@ -51,18 +51,14 @@ def onboard(
 
 def train_prior(
     out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
-    reference: Annotated[
-        Path | None, typer.Option(help="Folder of real images in the reference stain, instead of procedural tissue.")
-    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
 ) -> None:
-    """Train the network that knows any style once it is given its code: the one that is shipped, for seed 0.
+    """Train the network that any style fits into, and what onboards labs, on simulated labs: as shipped, for seed 0.
 
     Example: bottlegan train-prior --out prior.safetensors
     """
     from bottlegan.config import load
-    from bottlegan.data.patches import list_patches
     from bottlegan.models.files import save_model
     from bottlegan.stain.simulate import REFERENCE
     from bottlegan.training.prior import PriorConfig
@@ -70,11 +66,9 @@ def train_prior(
 
     _check_suffix(out)
     chosen = PriorConfig() if config is None else load(PriorConfig, config)
-    real = None if reference is None else [patch.read_image() for patch in list_patches(reference)]
     with EventLog(out.with_suffix(".jsonl")) as log:
-        model = run(chosen, seed, real, TerminalProgress(log))
-    tissue = f"procedural tissue, {chosen.tissues} images" if real is None else f"{len(real)} real images"
-    save_model(model, out, {"seed": seed, "steps": chosen.steps, "tissue": tissue}, REFERENCE)
+        model = run(chosen, seed, TerminalProgress(log))
+    save_model(model, out, {"seed": seed, "steps": chosen.steps, "labs": f"{chosen.labs}, simulated"}, REFERENCE)
     typer.echo(f"Wrote {out}, {out.stat().st_size} bytes.")
 
 

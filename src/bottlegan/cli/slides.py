@@ -45,7 +45,7 @@ Strict = Annotated[
 ]
 Everything = Annotated[
     bool,
-    typer.Option("--everything", help="Map glass around the tissue and pen on it as well.", rich_help_panel=SLIDES),
+    typer.Option("--everything", help="Map pen on the slide as well.", rich_help_panel=SLIDES),
 ]
 Workers = Annotated[
     int | None,

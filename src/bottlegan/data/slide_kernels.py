@@ -8,7 +8,7 @@ import numpy as np
 from numba import float32, float64, int64, njit, types, uint8
 from numpy.typing import NDArray
 
-from bottlegan.data.tissue_parts import Field
+from bottlegan.simulation.tissue_parts import Field
 
 PITCH, MARGIN = 512, 192
 """Pixels from cell to cell, and of the patch around its cell, which show where borders are bent."""

@@ -5,11 +5,11 @@ from pathlib import Path
 import numpy as np
 
 from bottlegan.data.patches import MASK_ENDING
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import replacing_folder
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import from_batch, write_image
 from bottlegan.stain.simulate import LABS, Style, draw_style, render
 

@@ -16,11 +16,11 @@ from scipy import ndimage, special
 
 from bottlegan.config import to_values
 from bottlegan.data.slide_kernels import DICE, FADE, MARGIN, PITCH, cover, develop, lay
-from bottlegan.data.synthetic import draw_tissue
-from bottlegan.data.tissue_parts import Field, noise
 from bottlegan.errors import InputError
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.tissue import draw_tissue
+from bottlegan.simulation.tissue_parts import Field, noise
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.image import Levels
 from bottlegan.slides.stream import stream_pyramid

@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.data.synthetic import SMALLEST, draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.experiments.table2_files import find_commit
 from bottlegan.models.files import PRIOR
 from bottlegan.normalize.normalizer import Normalizer, open_model
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.tissue import SMALLEST, draw_tissue
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render
 

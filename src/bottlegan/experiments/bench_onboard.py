@@ -14,7 +14,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -31,14 +30,13 @@ from bottlegan.metrics.structure import SWAPPED, nuclei_swapped
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import FrozenNetwork, Normalizer
+from bottlegan.onboarding.fit import describe_reference, onboard
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import REFERENCE, render, unmix
-from bottlegan.training.diagnosis import Verdict
-from bottlegan.training.onboard import onboard
 from bottlegan.training.prior import draw_known_style
-from bottlegan.training.samples import describe_reference
 
 SHIPPED = "ours, shipped prior"
 SIMULATED_LABS = 24
@@ -88,15 +86,13 @@ class LabScore:
 
 
 def bench_onboard(
-    halves: tuple[Half, Half], labs: int | None = None, real_prior: Path | None = None, progress: Progress | None = None
+    halves: tuple[Half, Half], labs: int | None = None, progress: Progress | None = None
 ) -> dict[str, Json]:
     """Return the figures of all rows, and what six patches a lab are worth.
 
     Args:
         halves: The labs.
         labs: How many of them to take, at even distances; all, if None.
-        real_prior: A model file that `bottlegan train-prior --reference` made. Of what tissue is up to the caller: if
-            it is that of the labs, the row is no longer blind.
         progress: Where to report progress.
     """
     if labs is not None and labs < len(halves):
@@ -105,7 +101,7 @@ def bench_onboard(
     model = BottleGAN.load(PRIOR)
     chosen = halves if labs is None else (thin(halves[0], labs - labs // 2), thin(halves[1], labs // 2))
     rows: dict[str, Json] = {}
-    for name, method in list_methods(model, real_prior).items():
+    for name, method in list_methods(model).items():
         try:
             rows[name] = make_row(name, method, chosen, progress)
         except ImportError as error:
@@ -122,14 +118,10 @@ def bench_onboard(
     }
 
 
-def list_methods(model: BottleGAN, real_prior: Path | None) -> dict[str, Method]:
+def list_methods(model: BottleGAN) -> dict[str, Method]:
     """Return all rows to be made, by name."""
     methods: dict[str, Method] = {SHIPPED: lambda half: fit_prior(model)}
-    if real_prior is None:
-        methods["shipped network, real reference statistics"] = lambda half: fit_prior(with_reference(model, half.pool))
-    else:
-        real = BottleGAN.load(real_prior)
-        methods["real-data prior"] = lambda half: fit_prior(real)
+    methods["shipped prior, real reference stain"] = lambda half: fit_prior(with_reference(model, half.pool))
     methods |= {name: fit_classical(prepare) for name, prepare in METHODS.items()}
     methods["nothing"] = lambda half: lambda levels: Fitted(to_batch(levels), 0.0, lambda other: other)
     return methods | {name: fit_peer(peer) for name, peer in OTHERS.items()}
@@ -185,6 +177,7 @@ def summarize(scores: Sequence[LabScore]) -> dict[str, Json]:
             "mean": float(mse.mean()),
             "median": float(np.median(mse)),
             "90th percentile": float(np.quantile(mse, 0.9)),
+            "worst": float(mse.max()),
         },
         "restaining MSE": {"mean": float(np.mean(restained)), "median": float(np.median(restained))}
         if restained
@@ -223,9 +216,9 @@ def fit_prior(model: BottleGAN) -> Fit:
 
 
 def with_reference(model: BottleGAN, pool: Sequence[Levels]) -> BottleGAN:
-    """Return a model with the statistics of other reference images, RGB levels (H, W, 3)."""
+    """Return a model whose reference stain is that of other images, RGB levels (H, W, 3)."""
     changed = copy.deepcopy(model)
-    changed.reference = describe_reference(pool, seed=0)
+    changed.reference = describe_reference(pool)
     return changed
 
 

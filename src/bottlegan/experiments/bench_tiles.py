@@ -19,7 +19,7 @@ from bottlegan.experiments.bench_normalize import BASE, PEERS, MapLevels, Peer, 
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import drawing_from
 from bottlegan.models.pixel import PixelGenerator
-from bottlegan.normalize.slide import SlideOptions, choose_convert, lay_grid
+from bottlegan.normalize.slide import SlideOptions, lay_grid
 from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map, one_thread
 from bottlegan.progress import Json, Progress
 from bottlegan.seeding import torch_stream
@@ -89,9 +89,9 @@ def check_exact(slide: Path, choice: MapChoice) -> dict[str, Json]:
         levels = [opened.read(region) for region in regions]
 
         def convert(used: SlideMap, at: list[Region]) -> list[Levels]:
-            return choose_convert(opened, used, SlideOptions())(at, opened.read)
+            return used.convert.map_all(opened.read(region) for region in at)
 
-        fresh = [SlideMap(color_map.colors, color_map.note, color_map.tissue_only) for _ in regions]
+        fresh = [SlideMap(color_map.colors, color_map.note) for _ in regions]
         alone = [convert(used, [region])[0] for used, region in zip(fresh, regions, strict=True)]
         network = [plain.colors(each.reshape(-1, 3)).reshape(each.shape) for each in levels]
         return {

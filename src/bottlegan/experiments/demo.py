@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bottlegan.config import document, to_values
-from bottlegan.data.synthetic import Tissue, draw_tissue
 from bottlegan.errors import ConfigError
 from bottlegan.experiments.demo_report import write_demo
 from bottlegan.experiments.demo_rounds import train_together
@@ -24,6 +23,7 @@ from bottlegan.models.files import PRIOR, save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.tissue import Tissue, draw_tissue
 from bottlegan.slides.image import from_batch
 from bottlegan.stain.density import from_levels, to_levels
 from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, Style, draw_style, render

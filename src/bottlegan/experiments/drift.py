@@ -30,12 +30,12 @@ from bottlegan.data.patches import Patch, list_patches
 from bottlegan.errors import InputError, MissingError
 from bottlegan.metrics.image import delta_e
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.models.reference_colors import ReferenceColors
+from bottlegan.models.reference_stain import ReferenceStain
+from bottlegan.onboarding.fit import onboard
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Progress, Silent
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.density import to_rgb
-from bottlegan.training.diagnosis import Verdict
-from bottlegan.training.onboard import onboard
 
 STEPS = 5
 """Concentrations of each stain, from none to strong, that the colors to compare are mixed of."""
@@ -116,13 +116,13 @@ def list_batches(folder: Path) -> dict[str, list[Patch]]:
 
 
 def fit_batches(
-    batches: Mapping[str, Sequence[Patch]], model: BottleGAN, seed: int = 0, progress: Progress | None = None
+    batches: Mapping[str, Sequence[Patch]], model: BottleGAN, progress: Progress | None = None
 ) -> list[Batch]:
-    """Fit a style code to each batch; the same seed gives the same codes."""
+    """Fit a style code to each batch."""
     fitted = []
     for name, patches in (progress or Silent()).track(batches.items(), "fitting batches", len(batches)):
         # What `onboard` would not look at need not be read.
-        found = onboard([patch.read_image() for patch in spread(patches, MOST_IMAGES)], model, seed)
+        found = onboard([patch.read_image() for patch in spread(patches, MOST_IMAGES)], model)
         fitted.append(Batch(name, len(patches), found.diagnosis.verdict, found.diagnosis.reason, found.code))
     return fitted
 
@@ -168,7 +168,7 @@ def mean_code(batches: Sequence[Batch]) -> Tensor:
     return torch.stack([batch.code for batch in batches]).mean(0)
 
 
-def mix_colors(reference: ReferenceColors) -> Tensor:
+def mix_colors(reference: ReferenceStain) -> Tensor:
     """Return mixes of both reference stains as an image (1, 3, STEPS, STEPS), hematoxylin growing to the right.
 
     Concentrations grow as squares: most tissue is pale, and in the dark a change is hard to see.
@@ -176,7 +176,7 @@ def mix_colors(reference: ReferenceColors) -> Tensor:
     levels = torch.linspace(0, 1, STEPS).square()
     eosin, hematoxylin = torch.meshgrid(levels, levels, indexing="ij")
     concentration = torch.stack([hematoxylin, eosin], dim=-1)
-    density = concentration @ (reference.matrix * reference.strength[:, None])
+    density = concentration @ reference.stains
     return to_rgb(density).permute(2, 0, 1)[None]
 
 

@@ -13,8 +13,8 @@ from bottlegan.experiments.drift import JUST_VISIBLE, LEAST_BASELINE, THREE_SIGM
 from bottlegan.experiments.drift_chart import Level, Mark, draw_chart, draw_strip
 from bottlegan.experiments.report import Table, write_report
 from bottlegan.files import make_folder, write_text
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Json
-from bottlegan.training.diagnosis import Verdict
 
 COLUMNS = (
     "batch",

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from bottlegan.data.peso import PesoPatches, Stain, open_peso_patches
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.errors import InputError
 from bottlegan.experiments.classical import halves
 from bottlegan.progress import Progress
 from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, read_image, to_batch
 from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
 

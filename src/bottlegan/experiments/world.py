@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bottlegan.data.partition import Client, Partition, PartitionSpec, draw_partition
 from bottlegan.data.peso import open_peso_patches
-from bottlegan.data.synthetic import draw_tissue
 from bottlegan.experiments.paired import Scale, find_peso
 from bottlegan.seeding import torch_stream
+from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.simulate import REFERENCE, Style, render, unmix
 from bottlegan.training.segmentation import Labeled, Mask

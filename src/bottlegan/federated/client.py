@@ -20,9 +20,9 @@ from bottlegan.federated.phase2 import Lab, Phase2Config, score_lab, stain_with,
 from bottlegan.files import make_folder, replacing, write_text
 from bottlegan.models.files import load_model
 from bottlegan.models.paradigms import BottleGAN
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import EventLog, Json
 from bottlegan.slides.image import Levels
-from bottlegan.training.diagnosis import Verdict
 from bottlegan.training.segmentation import Labeled
 
 LABELED, UNLABELED, TEST, VERDICT = "labeled", "unlabeled", "test", "verdict"

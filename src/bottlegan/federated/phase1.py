@@ -26,11 +26,11 @@ from bottlegan.files import make_folder, replacing
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.style_codes import StyleCodes, check_name
+from bottlegan.onboarding.fit import onboard
 from bottlegan.progress import Progress
 from bottlegan.slides.image import Levels
 from bottlegan.training.distill import DistillConfig, as_bottlegan, distill
 from bottlegan.training.gan import TrainConfig, train
-from bottlegan.training.onboard import onboard
 
 Upload = Literal["generators", "code"]
 
@@ -47,8 +47,7 @@ class Phase1Config:
     """How the clients' styles become one model."""
 
     upload: Upload = "code"
-    # A single style's closed-form map is in the model before step 0, and the warm start has nothing left to learn: on
-    # PESO, 50, 200 and 800 steps gave the same errors to four digits.
+    # The map that onboarding finds is in the model before step 0, and the warm start has nothing left to learn.
     train: TrainConfig = TrainConfig(steps=10, warm_steps=10, check_every=10)
     """What a client trains, if it uploads generators."""
     distill: DistillConfig = DistillConfig()
@@ -66,7 +65,7 @@ class Contribution:
 
     arrays: dict[str, Tensor]
     verdict: str
-    """One of `training.diagnosis.Verdict`: whether the images look like stained tissue."""
+    """One of `onboarding.verdict.Verdict`: whether the images look like stained tissue."""
 
 
 def contribute(
@@ -89,7 +88,7 @@ def contribute(
         progress: Where to report progress.
     """
     # Generators have no verdict of their own, and the one on a code is about the images.
-    fitted = onboard(images, prior or BottleGAN.load(PRIOR), seed, progress)
+    fitted = onboard(images, prior or BottleGAN.load(PRIOR))
     verdict = fitted.diagnosis.verdict.value
     if config.upload == "code":
         return Contribution({CODE: fitted.code.detach().clone()}, verdict)

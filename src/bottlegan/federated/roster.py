@@ -25,9 +25,9 @@ from bottlegan.federated.validation import find_bad_number, find_fault
 from bottlegan.files import write_text
 from bottlegan.models.files import PRIOR, read_document, save_model
 from bottlegan.models.style_codes import check_name
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Progress, Silent
 from bottlegan.slides.image import Levels
-from bottlegan.training.diagnosis import Verdict
 
 if TYPE_CHECKING:
     from bottlegan.federated.federation import FederationConfig

@@ -15,7 +15,6 @@ from bottlegan.config import document, load, to_json, to_toml
 from bottlegan.data.partition import Client as Dealt
 from bottlegan.data.partition import PartitionSpec, draw_partition
 from bottlegan.data.patches import MASK_ENDING, list_patches
-from bottlegan.data.synthetic import Tissue, draw_tissue
 from bottlegan.errors import ConfigError, InputError, MissingError
 from bottlegan.federated.client import LabConfig, open_client
 from bottlegan.federated.exchange import LocalExchange
@@ -24,6 +23,7 @@ from bottlegan.federated.rounds import State
 from bottlegan.files import make_folder, write_text
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
+from bottlegan.simulation.tissue import Tissue, draw_tissue
 from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, WIDE, Style, render
 

@@ -19,14 +19,14 @@ from torch import Tensor, nn
 from bottlegan.config import document, parse, to_values
 from bottlegan.errors import ConfigError, InputError, MissingError, ModelFileError
 from bottlegan.files import replacing
-from bottlegan.models.paradigms import PARADIGMS, ModelConfig, StyleModel
-from bottlegan.models.reference_colors import ReferenceColors
+from bottlegan.models.encoder import StyleEncoder
+from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ModelConfig, StyleModel
 from bottlegan.models.style_codes import StyleCodes, check_name
 from bottlegan.stain.density import BLACK
 from bottlegan.stain.simulate import Style
 
-FORMAT = 1
-"""The newest form of the document that this version reads, and the one it writes."""
+FORMAT = 2
+"""The form of the document that this version reads and writes. Format 1 had other activations: it maps differently."""
 KEY = "bottlegan"
 """Where the document is in the metadata. There is no other key: safetensors writes several in random order."""
 
@@ -38,7 +38,6 @@ Record = Mapping[str, str | int | float]
 # Far more than any model of ours has, and far less than would exhaust a machine before the tensors are compared.
 MAX_TEXT = 2**24
 MAX_STYLES = 100_000
-MAX_REFERENCE = 100_000
 MAX_PAIRS = 1000
 """Styles of a many-one-one model, which has two generators for each."""
 
@@ -53,10 +52,8 @@ class ModelDocument:
     """Names of the styles, in the order of their codes."""
     reference: Style | None = None
     """The reference stain that the model normalizes to, where it is known."""
-    reference_profiles: int = 0
-    """Reference images whose tissue the model knows the statistics of."""
-    reference_colors: int = 0
-    """Reference images whose colors the model knows the statistics of."""
+    encoder: int = 0
+    """Width of the encoder that onboards labs; 0 if the model has none."""
     record: dict[str, str | int | float]
     """How the model was trained."""
 
@@ -76,8 +73,7 @@ def save_model(
         "format": FORMAT,
         "model": to_values(model.config),
         "styles": model.codes.names,
-        "reference_profiles": len(model.reference.profiles),
-        "reference_colors": len(model.reference.colors),
+        "encoder": encoder_width(model),
         "record": dict(record),
     }
     if reference is not None:
@@ -91,6 +87,11 @@ def save_model(
         raise InputError(f"{path}: is a folder, a model is one file; add a file name")
     with replacing(path) as temporary:
         temporary.write_bytes(save(tensors, {KEY: json.dumps(values, sort_keys=True, allow_nan=False)}))
+
+
+def encoder_width(model: StyleModel) -> int:
+    """Return the width of a model's encoder; 0 if it has none."""
+    return model.encoder.width if isinstance(model, BottleGAN) and model.encoder is not None else 0
 
 
 def load_model(path: Path) -> StyleModel:
@@ -148,6 +149,10 @@ def _check_document(values: Any, path: Path) -> ModelDocument:
         raise ModelFileError(
             f"{path}: written by a newer BottleGAN (format {found}, this one reads {FORMAT}); upgrade bottlegan"
         )
+    if type(found) is int and 0 < found < FORMAT:
+        raise ModelFileError(
+            f"{path}: written by an older BottleGAN (format {found}, this one reads {FORMAT}); train or fit it again"
+        )
     try:
         checked = parse(ModelDocument, values, str(path))
         for name in checked.styles:
@@ -158,13 +163,12 @@ def _check_document(values: Any, path: Path) -> ModelDocument:
         raise ModelFileError(_one_line(f"{path}: {error}")) from None
     config, pairs = checked.model, checked.model.paradigm == "many-one-one"
     bounds = {
-        "format": (checked.format, 1, FORMAT),
+        "format": (checked.format, FORMAT, FORMAT),
         "number of styles": (len(checked.styles), 0, MAX_PAIRS if pairs else MAX_STYLES),
-        "reference_profiles": (checked.reference_profiles, 0, MAX_REFERENCE),
-        "reference_colors": (checked.reference_colors, 0, MAX_REFERENCE),
+        "encoder": (checked.encoder, 0, 1024 if config.paradigm == "many-one-many" else 0),
         "model.code_size": (config.code_size, 1, 4096),
         "model.generator.width": (config.generator.width, 1, 4096),
-        "model.generator.depth": (config.generator.depth, 1, 16),
+        "model.generator.depth": (config.generator.depth, 0, 16),
         "model.generator.mapping": (config.generator.mapping, 0, 4096),
     }
     for key, (value, low, high) in bounds.items():
@@ -201,7 +205,8 @@ def _check_layout(checked: ModelDocument, layout: Mapping[str, tuple[str, tuple[
         codes.names = list(checked.styles)
         codes.table = nn.Parameter(torch.empty(len(checked.styles), checked.model.code_size))
         model = PARADIGMS[checked.model.paradigm](checked.model, codes)
-        model.reference = ReferenceColors(checked.reference_profiles, checked.reference_colors)
+        if isinstance(model, BottleGAN) and checked.encoder:
+            model.encoder = StyleEncoder(torch.empty(2, 3), checked.encoder)
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     if missing := sorted(wanted.keys() - layout.keys()):
         raise ModelFileError(f"{path}: tensor `{missing[0]}` is missing; save the model again")

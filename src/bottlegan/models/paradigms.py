@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from bottlegan.config import document
 from bottlegan.errors import ModelFileError
+from bottlegan.models.encoder import StyleEncoder
 from bottlegan.models.pixel import GeneratorConfig, PixelGenerator
-from bottlegan.models.reference_colors import ReferenceColors
+from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.unet import UNetGenerator
 
@@ -42,7 +43,7 @@ class StyleModel(nn.Module, ABC):
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Hold what all paradigms have."""
         super().__init__()
-        self.config, self.codes, self.reference = config, codes, ReferenceColors()
+        self.config, self.codes, self.reference = config, codes, ReferenceStain()
 
     @abstractmethod
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
@@ -72,18 +73,23 @@ class StyleModel(nn.Module, ABC):
         return model
 
     def generator_parameters(self) -> int:
-        """Return the number of parameters of all generators, without the codes."""
-        return sum(p.numel() for name, p in self.named_parameters() if not name.startswith("codes."))
+        """Return the number of parameters of all generators, without the codes and the encoder."""
+        others = ("codes.", "encoder.")
+        return sum(p.numel() for name, p in self.named_parameters() if not name.startswith(others))
 
 
 class BottleGAN(StyleModel):
     """Many-One-Many: two generators, both told the style."""
 
+    encoder: StyleEncoder | None
+    """What onboards labs; a model without one uses that of the shipped prior."""
+
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Build both generators around the given codes."""
         super().__init__(config, codes)
-        self.normalizer = build_generator(config.generator, config.code_size, normalizes=True)
+        self.normalizer = build_generator(config.generator, config.code_size)
         self.restainer = build_generator(config.generator, config.code_size)
+        self.encoder = None
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
         """Return images in the reference stain."""
@@ -136,7 +142,7 @@ class OneToOne(StyleModel):
         """Build the pairs; the codes become rows of the unit matrix, and are not trained."""
         super().__init__(config, codes)
         codes.table = nn.Parameter(torch.eye(len(codes), config.code_size), requires_grad=False)
-        self.normalizers = nn.ModuleList(build_generator(config.generator, 1, normalizes=True) for _ in codes.names)
+        self.normalizers = nn.ModuleList(build_generator(config.generator, 1) for _ in codes.names)
         self.restainers = nn.ModuleList(build_generator(config.generator, 1) for _ in codes.names)
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
@@ -178,11 +184,11 @@ def drawing_from(random: torch.Generator) -> Iterator[None]:
         yield
 
 
-def build_generator(config: GeneratorConfig, code_size: int, normalizes: bool = False) -> nn.Module:
-    """Return a new generator; one that only `normalizes` can be told so."""
+def build_generator(config: GeneratorConfig, code_size: int) -> nn.Module:
+    """Return a new generator."""
     if config.kind == "unet":
         return UNetGenerator(config, code_size)
-    return PixelGenerator(config, code_size, normalizes)
+    return PixelGenerator(config, code_size)
 
 
 def _for_each(images: Tensor, code: Tensor) -> Tensor:

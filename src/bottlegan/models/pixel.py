@@ -18,7 +18,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bottlegan.config import document
-from bottlegan.stain.density import fade_white, to_density, to_rgb
+from bottlegan.errors import ConfigError
+from bottlegan.stain.density import to_density, to_rgb
 
 Statistics = Literal["frozen", "instance"]
 
@@ -38,13 +39,18 @@ class GeneratorConfig:
     width: int = 32
     """Channels of the hidden layers."""
     depth: int = 2
-    """Hidden layers."""
+    """Hidden layers; with 0 of them the generator is the linear map alone."""
     statistics: Statistics = "frozen"
     """`instance`: normalize each layer by the image's own statistics, as in the paper; `frozen`: do not."""
     skip: bool = True
     """Whether there is a linear map of densities beside the layers."""
     mapping: int = 64
     """Width of the small network between code and layers; 0 for none."""
+
+    def __post_init__(self) -> None:
+        """Check that something is left of it."""
+        if self.depth == 0 and not (self.skip and self.kind == "pixel"):
+            raise ConfigError("a generator without hidden layers is its linear map; set `skip`, or a larger `depth`")
 
 
 class Modulation(nn.Module):
@@ -69,16 +75,15 @@ class Modulation(nn.Module):
 class PixelGenerator(nn.Module):
     """Images and codes to images, pixel by pixel."""
 
-    def __init__(self, config: GeneratorConfig, code_size: int, normalizes: bool = False) -> None:
-        """Build it; with a skip it is the identity until trained, and if it normalizes, white fades."""
+    def __init__(self, config: GeneratorConfig, code_size: int) -> None:
+        """Build it; with a skip it is the identity until trained."""
         super().__init__()
         self.config = config
-        self.fades = normalizes and config.skip
         self.mapping, mapped = build_mapping(code_size, config.mapping)
         widths = [3, *[config.width] * config.depth]
         self.convolutions = nn.ModuleList(nn.Conv2d(a, b, 1) for a, b in pairwise(widths))
         self.modulations = nn.ModuleList(Modulation(width, mapped, config.statistics) for width in widths[1:])
-        self.last = nn.Conv2d(config.width, 3, 1)
+        self.last = nn.Conv2d(config.width, 3, 1) if config.depth else nn.Identity()
         self.linear = nn.Linear(code_size, 12) if config.skip else None
         if self.linear is not None:
             for parameter in (*self.linear.parameters(), *self.last.parameters()):
@@ -116,22 +121,24 @@ class PixelGenerator(nn.Module):
 
     def density(self, density: Tensor, code: Tensor) -> Tensor:
         """Return densities (N, 3, H, W), not clipped, of densities (N, 3, H, W)."""
+        if self.linear is None:
+            return F.softplus(self._residual(density, code))
+        matrix, bias = self.linear(code).split([9, 3], dim=1)
+        matrix = matrix.reshape(-1, 3, 3) + torch.eye(3).to(matrix)
+        mapped = torch.einsum("nchw,ndc->ndhw", density, matrix) + bias[:, :, None, None]
+        return mapped + self._residual(density, code) if self.config.depth else mapped
+
+    def _residual(self, density: Tensor, code: Tensor) -> Tensor:
         # A code far beyond all that training knew would send the layers astray; the linear map follows it all the way.
         mapped = self.mapping(code.clamp(-KNOWN_CODES, KNOWN_CODES))
         hidden = density
         for convolution, modulation in zip(self.convolutions, self.modulations, strict=True):
-            hidden = F.silu(modulation(convolution(hidden), mapped))
-        residual = self.last(hidden)
-        if self.linear is None:
-            return F.softplus(residual)
-        matrix, bias = self.linear(code).split([9, 3], dim=1)
-        matrix = matrix.reshape(-1, 3, 3) + torch.eye(3).to(matrix)
-        mapped = torch.einsum("nchw,ndc->ndhw", density, matrix) + bias[:, :, None, None] + residual
-        return fade_white(mapped, density) if self.fades else mapped
+            hidden = F.relu(modulation(convolution(hidden), mapped))
+        return self.last(hidden)
 
 
 def build_mapping(code_size: int, width: int) -> tuple[nn.Module, int]:
     """Return the network between code and layers, and the size of what it gives."""
     if width == 0 or code_size == 0:
         return nn.Identity(), code_size
-    return nn.Sequential(nn.Linear(code_size, width), nn.SiLU(), nn.Linear(width, width), nn.SiLU()), width
+    return nn.Sequential(nn.Linear(code_size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()), width

@@ -15,10 +15,13 @@ from torch import Tensor
 
 from bottlegan.data.lab import read_lab
 from bottlegan.errors import InputError, ModelFileError
+from bottlegan.models.code_maps import decode_maps, relate_codes
 from bottlegan.models.files import PRIOR, Record, read_document, save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.style_codes import StyleCodes, check_name
 from bottlegan.normalize.cube import make_cube
+from bottlegan.onboarding.fit import onboard
+from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
@@ -27,8 +30,6 @@ from bottlegan.stain.density import to_density
 from bottlegan.stain.lut import ColorTable, map_colors
 from bottlegan.stain.macenko import plane_normal
 from bottlegan.stain.simulate import Style
-from bottlegan.training.diagnosis import StyleDiagnosis, Verdict
-from bottlegan.training.onboard import onboard
 
 Direction = Literal["normalize", "restain"]
 Model = BottleGAN | str | Path
@@ -97,6 +98,7 @@ class Normalizer:
         forced: bool = False,
         origin: Origin | None = None,
         keeps_colors: bool = True,
+        target: Tensor | None = None,
     ) -> None:
         """Combine a network and a code; `fit`, `from_model` and `load` are how one comes by them.
 
@@ -108,11 +110,12 @@ class Normalizer:
             forced: Whether to map images even if the diagnosis says not to.
             origin: Where the network comes from.
             keeps_colors: Whether to keep the tables of colors from one image to the next.
+            target: (2, 3) densities of the stains that it goes to, if not to the reference stain.
         """
         check_name(name)
         self.network, self.code, self.name = network, code.detach().cpu().clone(), name
         self.diagnosis, self.forced, self.origin = diagnosis, forced, origin or Origin()
-        self._keeps_colors = keeps_colors
+        self._keeps_colors, self._target = keeps_colors, target
         directions: tuple[Direction, ...] = ("normalize", "restain")
         self._tables = {each: ColorTable(partial(self._map_colors, each)) for each in directions}
 
@@ -133,13 +136,13 @@ class Normalizer:
             images: RGB levels (H, W, 3), uint8, an image file, a folder, a slide, or several of these. All of ONE lab.
             model: A BottleGAN, or its file; by default the one shipped in the package.
             name: Of the style.
-            seed: Of the choice of pixels.
+            seed: Of the choice of tiles of a slide.
             progress: Where to report progress, and the diagnosis.
             force: Map images even if the diagnosis is `refused`; else they are then given back as they are.
         """
         network, origin = open_model(PRIOR if model is None else model)
         given = read_images(images, seed)
-        found = onboard(given, network, seed, progress)
+        found = onboard(given, network)
         verdict, reason = found.diagnosis.verdict, found.diagnosis.reason
         (progress or Silent()).event("diagnosis", verdict=verdict.value, reason=reason)
         fitted = cls(FrozenNetwork(network), found.code, name, found.diagnosis, forced=force, origin=origin)
@@ -207,6 +210,24 @@ class Normalizer:
             return self._doubt(to_batch(image))[0].numpy()
         return map_colors(image, lambda colors: self._doubt(to_batch(colors[None]))[0, 0].numpy())
 
+    @torch.no_grad()
+    def like(self, other: "Normalizer | Given | Iterable[Given]") -> "Normalizer":
+        """Return a normalizer that brings the lab's images to the style of another lab instead of the reference stain.
+
+        Args:
+            other: A normalizer of that lab, fitted with the same model, or images of it. It must not be refused.
+        """
+        network = self.network.on("cpu")
+        if not isinstance(other, Normalizer):
+            other = Normalizer.fit(other, model=network, name="target")
+        if other.refused and other.diagnosis is not None:
+            raise InputError(f"the style to go to is refused: {other.diagnosis.reason}")
+        code = relate_codes(network, self.code, other.code)
+        stains = network.reference.stains @ decode_maps(network, other.code[None]).restain.matrix[0]
+        return type(self)(
+            self.network, code, self.name, self.diagnosis, forced=self.forced, origin=self.origin, target=stains
+        )
+
     @property
     def refused(self) -> bool:
         """Whether images are given back as they are, because the diagnosis says so and nobody forced it."""
@@ -237,6 +258,7 @@ class Normalizer:
         """Write the network, the code and the diagnosis to one `.safetensors` file: a model with one style."""
         model = copy.deepcopy(self.network.on("cpu"))
         model.codes.add(self.name, self.code)
+        model.encoder = None  # a file of one style need not hold what fits others
         record = dict(self.origin.training)
         if self.diagnosis is not None:
             record |= write_diagnosis(self.diagnosis) | {"style": self.name, "forced": int(self.forced)}
@@ -297,7 +319,8 @@ class Normalizer:
         """
         noise = torch.randn(DRAWS, len(self.code), generator=torch_stream(0, "uncertainty"))
         codes = [self.code + CODE_NOISE * each for each in noise]
-        normal = plane_normal(self.network.on(images.device).reference.matrix[None])[0, 0]
+        stains = self.network.on("cpu").reference.stains if self._target is None else self._target
+        normal = plane_normal(stains[None])[0, 0].to(images.device)
         doubts = []
         for image in images.float().split(1):
             drawn = torch.cat([to_density(self._run(image, "normalize", code)) for code in codes])

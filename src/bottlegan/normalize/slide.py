@@ -4,17 +4,14 @@ A color map knows nothing but a pixel's color, so a tile comes out the same alon
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import numpy as np
 
 from bottlegan import __version__
 from bottlegan.errors import InputError
 from bottlegan.normalize.slide_map import SlideMap, one_thread
 from bottlegan.progress import Json, Progress
-from bottlegan.slides.cover import blend, find_cover
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
 from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
@@ -22,10 +19,6 @@ from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import QUALITY, Form, Format, check_target, choose_format, writing_pyramid
 
 MILLION = 1e6
-Read = Callable[[Region], Levels]
-"""What reads a region (H, W, 3)."""
-ConvertAll = Callable[[list[Region], Read], list[Levels]]
-"""What reads and maps several regions."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +67,6 @@ def map_slide(
     broken: list[Broken] = []
     with open_slide(source) as slide, one_thread():
         grid = lay_grid(slide, options)
-        convert = choose_convert(slide, color_map, options)
 
         def make(places: range) -> list[Levels]:
             regions, lost = [grid[place] for place in places], list[Broken]()
@@ -86,7 +78,7 @@ def map_slide(
                 lost.extend(missing)
                 return levels
 
-            mapped = convert(regions, read)
+            mapped = color_map.convert.map_all(read(region) for region in regions)
             for part, _ in lost:
                 at = next(k for k, region in enumerate(regions) if part.overlap(region) == part)
                 mapped[at][part.within(regions[at])] = 255  # after mapping: no map need keep white
@@ -102,36 +94,6 @@ def map_slide(
     broken.sort(key=lambda part: (part.region.y, part.region.x))  # threads report in any order
     megapixels = grid.region.width * grid.region.height / MILLION
     return SlideResult(megapixels, time.perf_counter() - start, color_map.note, broken)
-
-
-def choose_convert(slide: Slide, color_map: SlideMap, options: SlideOptions) -> ConvertAll:
-    """Return how to read and map regions: as colors alone, or except where there is bare glass."""
-    table = color_map.convert
-    if not color_map.tissue_only:
-        return lambda regions, read: table.map_all(read(region) for region in regions)
-    cover, downsample = find_cover(slide), measure_downsample(slide, options.level)
-
-    def convert(regions: list[Region], read: Read) -> list[Levels]:
-        shares = [cover.weigh(region, downsample) for region in regions]
-        covered = [at for at, share in enumerate(shares) if np.any(share)]
-        output, edges = dict[int, Levels](), dict[int, Levels]()
-
-        def read_covered() -> Iterator[Levels]:
-            for at, share in enumerate(shares):
-                levels = read(regions[at])
-                if not isinstance(share, float):
-                    edges[at] = levels
-                if at in covered:
-                    yield levels
-                else:
-                    output[at] = levels
-
-        for at, mapped in zip(covered, table.map_all(read_covered()), strict=True):
-            share = shares[at]
-            output[at] = mapped if isinstance(share, float) else blend(edges[at], mapped, share)
-        return [output[at] for at in range(len(regions))]
-
-    return convert
 
 
 def check_slide(source: Path, target: Path, options: SlideOptions) -> None:
@@ -181,5 +143,4 @@ def _write_note(slide: Slide, grid: Grid, color_map: SlideMap, form: Form) -> di
         "jpeg": f"quality {form.quality}, chroma 4:4:4",
         "color profile": "none" if slide.icc is None else "dropped: the source's does not describe these colors",
         "map": color_map.note,
-        "mapped": "tissue; bare glass is left as it is" if color_map.tissue_only else "everything",
     }

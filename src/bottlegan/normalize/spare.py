@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.stain.density import to_density, to_levels, to_rgb
 from bottlegan.stain.lut import Convert, Levels
-from bottlegan.stain.macenko import Reference
 
 Numbers = NDArray[np.float64]
 
@@ -43,15 +43,14 @@ class Stained:
     """(2, 3) unit densities above glass."""
 
 
-def describe_reference(reference: Reference) -> Stained:
+def describe_reference(reference: ReferenceStain) -> Stained:
     """Return what the reference stain looks like."""
-    return Stained(np.zeros(3), reference.matrix.double().numpy())
+    return Stained(np.zeros(3), reference.directions.double().numpy())
 
 
-def describe_style(reference: Reference, restain: Callable[[Tensor], Tensor]) -> Stained:
+def describe_style(reference: ReferenceStain, restain: Callable[[Tensor], Tensor]) -> Stained:
     """Return what a style looks like, given how images (N, 3, H, W) are restained into it."""
-    stains = reference.matrix * reference.strength[:, None] * MIXED
-    probes = to_rgb(torch.cat([torch.zeros(1, 3), stains.float()]))
+    probes = to_rgb(torch.cat([torch.zeros(1, 3), MIXED * reference.stains]))
     glass, *mixed = to_density(restain(probes.T[None, :, :, None])[0, :, :, 0].T).double().numpy()
     above = np.stack(mixed) - glass
     return Stained(glass, above / np.linalg.norm(above, axis=1, keepdims=True).clip(min=1e-6))

@@ -16,14 +16,16 @@ from bottlegan.config import document
 from bottlegan.errors import ConfigError, InputError
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.style_codes import StyleCodes, add_noise
+from bottlegan.onboarding.fit import describe_reference
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
+from bottlegan.stain.affine import AffineMap, both_ways, join_maps
 from bottlegan.stain.density import BLACK, from_levels, to_density, to_levels
-from bottlegan.stain.macenko import DensityMap, join, plane_normal
+from bottlegan.stain.macenko import plane_normal
 from bottlegan.training.gan import TrainConfig, sees_pixels_only, train
 from bottlegan.training.prior import draw_known_style, true_maps
-from bottlegan.training.samples import collect, describe_reference
+from bottlegan.training.samples import collect
 from bottlegan.training.warm import begin_at_maps
 
 SIMULATED = 64
@@ -80,7 +82,7 @@ def distill(
     content = collect({"the reference set": reference_set}, 1, seed, torch.device("cpu")).pool
     styled = torch.stack([restain_pixels(teacher, reference_set, content, seed) for _, teacher in tracked])
     model = begin(list(teachers), fit_maps(styled, content), config.train, seed)
-    model.reference = describe_reference(reference_set, seed)
+    model.reference = describe_reference(reference_set)
     regress(model, styled, content, config.train, seed=seed, progress=progress)
     return model.eval()
 
@@ -115,7 +117,7 @@ def restain_pixels(teacher: BottleGAN, reference_set: Sequence[Levels], content:
     return collect(images, 1, seed, torch.device("cpu")).pool
 
 
-def fit_maps(styled: Tensor, content: Tensor) -> DensityMap:
+def fit_maps(styled: Tensor, content: Tensor) -> AffineMap:
     """Return the affine maps of densities toward the reference stain, from pairs of pixels.
 
     Restaining is fitted by least squares, and turned around. Stained tissue fills a plane of densities and says nothing
@@ -145,8 +147,8 @@ def fit_maps(styled: Tensor, content: Tensor) -> DensityMap:
             # off pulls at the layers that all share.
             matrix = FLAT * torch.eye(3).to(matrix)
             bias = (wanted - FLAT * given).mean(0, keepdim=True)
-        maps.append(DensityMap(matrix[None], bias, (), normalizes=False).inverse())
-    return join(maps)
+        maps.append(AffineMap(matrix[None], bias).inverse())
+    return join_maps(maps)
 
 
 def _list_densities(pixels: Tensor) -> Tensor:
@@ -154,12 +156,12 @@ def _list_densities(pixels: Tensor) -> Tensor:
     return to_density(pixels.double()).transpose(0, 1).flatten(1).T
 
 
-def begin(names: Sequence[str], maps: DensityMap, config: TrainConfig, seed: int) -> BottleGAN:
+def begin(names: Sequence[str], maps: AffineMap, config: TrainConfig, seed: int) -> BottleGAN:
     """Return a model that holds the clients' maps before it has learned anything."""
     known = true_maps([draw_known_style(seed, "distill", index) for index in range(SIMULATED)])
     rows = [str(row) for row in range(SIMULATED + len(names))]
     model = as_bottlegan(build_model(config.model, rows, torch_stream(seed, "model")))
-    begin_at_maps(model, join([known, maps]))
+    begin_at_maps(model, both_ways(join_maps([known, maps])))
     clients = StyleCodes(names, config.model.code_size, torch_stream(seed, "codes"))
     with torch.no_grad():
         clients.table.copy_(model.codes.table[SIMULATED:])

@@ -1,6 +1,6 @@
 """Training a BottleGAN: unpaired, between the images of many styles and a reference set.
 
-One loop. It may begin with a warm start, where the generators learn the refined closed-form maps; from then on each
+One loop. It may begin with a warm start, where the generators learn the maps that onboarding finds; from then on each
 step lowers the paper's losses. What is returned is the model that was best by a held-out criterion which needs no
 pairs. A step draws its random numbers from a stream named after it, so a run that was interrupted goes on to the same
 bytes as one that was not.
@@ -27,24 +27,19 @@ from bottlegan.losses import (
 from bottlegan.models.critics import Critic, CriticConfig
 from bottlegan.models.paradigms import ModelConfig, StyleModel, build_model, drawing_from
 from bottlegan.models.pixel import GeneratorConfig
-from bottlegan.models.reference_colors import ReferenceColors
+from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import add_noise
+from bottlegan.onboarding.fit import describe_reference, onboard_all
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.slides.image import Levels
-from bottlegan.stain.density import from_levels
-from bottlegan.stain.macenko import (
-    DensityMap,
-    Reference,
-    fit_density_map,
-    join,
-    sample_density,
-    summarize_reference,
-)
+from bottlegan.stain.affine import StyleMaps
 from bottlegan.training.checkpoint import load_checkpoint, save_checkpoint
-from bottlegan.training.refine import MATCHES, refine_maps
 from bottlegan.training.samples import ColorProfile, Images, collect, match_content
 from bottlegan.training.warm import begin_at_maps
+
+MATCHES = 8
+"""Reference images of similar tissue that a normalized image is compared with."""
 
 
 @document
@@ -55,7 +50,7 @@ class TrainConfig:
     critic: CriticConfig = CriticConfig()
     steps: int = 800
     warm_steps: int = 800
-    """The first steps, which learn the closed-form maps; 0 for a cold start."""
+    """The first steps, which learn the maps that onboarding finds; 0 for a cold start."""
     rate: float = 3e-3
     """Learning rate of generators and codes, which falls to 0 along a cosine."""
     critic_rate: float = 2e-4
@@ -130,10 +125,12 @@ class Setting:
     seed: int
     styled: Images
     reference: Images
-    teachers: DensityMap
-    """The closed-form map of each style; none unless there is a warm start."""
+    teachers: StyleMaps | None
+    """The maps of each style; none unless there is a warm start."""
+    reference_stain: ReferenceStain
     profile: ColorProfile
-    reference_colors: ReferenceColors
+    reference_profiles: Tensor
+    """Of each reference image's colors."""
 
 
 @dataclass(frozen=True)
@@ -209,24 +206,10 @@ def prepare(
     """Return what training needs to know of the images."""
     styled = collect(labs, config.crop, seed, device)
     public = collect({"the reference set": reference}, config.crop, seed + 1, device)
-    statistics = summarize_reference([from_levels(levels)[None] for levels in public.levels])
-    profile = ColorProfile(statistics)
-    images = [from_levels(levels)[None] for levels in styled.levels]
-    taught = range(len(labs) if config.warm_steps else 0)
-    fits = [
-        fit_style(images, styled.styles == row, statistics)
-        for row in progress.track(taught, "fitting closed-form maps", len(taught))
-    ]
-    teachers, colors = join(fits), ReferenceColors.of(statistics, profile(public.pool))
-    if fits:
-        teachers, _ = refine_maps(teachers, styled.pool, styled.styles, colors, progress)
-    return Setting(config, seed, styled, public, teachers, profile, colors.to(device))
-
-
-def fit_style(images: Sequence[Tensor], chosen: Tensor, statistics: Reference) -> DensityMap:
-    """Return the closed-form map of one style, fitted to all its images together."""
-    samples = [sample_density(image) for image, wanted in zip(images, chosen.tolist(), strict=True) if wanted]
-    return fit_density_map(torch.cat(samples, dim=1).cpu(), statistics)
+    stain = describe_reference(reference)
+    profile = ColorProfile(stain.stains)
+    teachers = onboard_all(labs, stain, progress) if config.warm_steps else None
+    return Setting(config, seed, styled, public, teachers, stain.to(device), profile, profile(public.pool))
 
 
 def start(names: Sequence[str], setting: Setting) -> Run:
@@ -237,9 +220,9 @@ def start(names: Sequence[str], setting: Setting) -> Run:
         critics = nn.ModuleDict(
             {"content": Critic(config.critic), "style": Critic(config.critic, model.config.code_size)}
         ).to(device)
-    if config.warm_steps:
+    if setting.teachers is not None:
         begin_at_maps(model, setting.teachers)
-    model.reference = setting.reference_colors
+    model.reference = setting.reference_stain
     model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     return Run(
@@ -257,8 +240,8 @@ def advance(run: Run, setting: Setting, step: int) -> dict[str, float]:
     random = torch_stream(setting.seed, "step", step)
     for group in run.generator_optimizer.param_groups:
         group["lr"] = config.rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-    if step < config.warm_steps:
-        losses = warm_losses(run.model, draw(run.model, setting, random), setting)
+    if setting.teachers is not None and step < config.warm_steps:
+        losses = warm_losses(run.model, draw(run.model, setting, random), setting.teachers)
     else:
         losses = unpaired_losses(run.model, draw(run.model, setting, random), config)
         if config.adversarial_weight:
@@ -290,12 +273,12 @@ def sees_pixels_only(config: TrainConfig) -> bool:
     return config.model.generator.kind == "pixel" and config.model.generator.statistics == "frozen"
 
 
-def warm_losses(model: StyleModel, view: View, setting: Setting) -> dict[str, Tensor]:
-    """Return |G_n(x) - T(x)|^2 and |G_r(c) - T^-1(c)|^2, T being the closed-form map of the style."""
-    teacher = setting.teachers.choose(view.styles)
+def warm_losses(model: StyleModel, view: View, teachers: StyleMaps) -> dict[str, Tensor]:
+    """Return |G_n(x) - T_n(x)|^2 and |G_r(c) - T_r(c)|^2, T being the maps that onboarding found for the style."""
+    there, back = teachers.choose(view.styles)
     return {
-        "normalize": (model.normalize(view.styled, view.code) - teacher(view.styled)).square().mean(),
-        "restain": (model.restain(view.reference, view.code) - teacher.inverse()(view.reference)).square().mean(),
+        "normalize": (model.normalize(view.styled, view.code) - there.map_images(view.styled)).square().mean(),
+        "restain": (model.restain(view.reference, view.code) - back.map_images(view.reference)).square().mean(),
     }
 
 
@@ -346,5 +329,5 @@ def measure(model: StyleModel, setting: Setting) -> float:
     else:
         images = styled.crops(torch.arange(len(styled)), config.crop, torch_stream(setting.seed, "held out"))
     profiles = setting.profile(model.normalize(images, model.codes.table[styled.styles]))
-    colors = setting.reference_colors.colors
+    colors = setting.reference_profiles
     return profile_distance(profiles, colors, match_content(profiles, colors, MATCHES)).mean().item()

@@ -1,101 +1,99 @@
-"""The prior: one BottleGAN that knows any style, trained on simulated ones. A lab is then only a code.
+"""The prior: one BottleGAN that any style fits into, and the encoder that onboards labs, trained on simulated ones.
 
-Simulation gives the truth for free. Every step renders procedural tissue in styles it has never used before, and in the
-reference stain; a style's code is not learned but computed, from the affine map of densities that the style is but for
-what a scanner cuts off, rounds and bends. The generators' residual layers learn what that map leaves.
+Simulation gives the truth for free. The network's linear layers are laid out so that a code holds any pair of affine
+maps. The encoder learns to find these maps: a step shows it a few patches of each of many labs, and lowers the error of
+normalizing and restaining pixels of which half are of other patches. So it learns what a style is and what is only the
+tissue that a lab happens to show.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from bottlegan.config import document
-from bottlegan.data.synthetic import draw_tissue
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
+from bottlegan.models.encoder import Look, Sight, StyleEncoder, quantiles, soft_rgb
+from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model, drawing_from
 from bottlegan.models.pixel import GeneratorConfig
-from bottlegan.models.style_codes import StyleCodes, add_noise
+from bottlegan.models.reference_stain import ReferenceStain
+from bottlegan.models.style_codes import StyleCodes
+from bottlegan.onboarding.fit import LEAST_GLASS
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
-from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.density import from_levels, to_levels
-from bottlegan.stain.macenko import DensityMap, plane_normal
-from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, render, stain_densities, unmix
-from bottlegan.training.samples import POOL, describe_reference
-from bottlegan.training.warm import begin_at_maps, encode_maps, linear_layers
+from bottlegan.simulation.lab import PATCHES
+from bottlegan.stain.affine import AffineMap, StyleMaps
+from bottlegan.stain.density import from_levels, to_density, to_rgb
+from bottlegan.stain.macenko import plane_normal
+from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, stain_densities
+from bottlegan.training.lab_samples import KEPT, LabPixels, draw_pixels
+from bottlegan.training.warm import begin_at_maps
 
 WORST_CONDITION = 40.0  # of a style's map, above which its two stains are so alike that no map brings it back
+LEAST_TISSUE = 24  # pixels of tissue below which a lab is not shown
+TILTED = 0.6  # share of the labs that are shown by patches of similar tissue
+SHOWN_PATCHES = (1, 2, 4, 6, 8, 8)
+LOOK_WEIGHTS = (0.5, 1.0)
+READ_WEIGHT = 0.5  # of the amounts that the encoder reads in each pixel, beside what the maps do that follow from them
+Step = Callable[[Tensor, dict[str, Tensor]], None]
+"""Takes a step down a loss, and reports figures."""
+SIDE_WEIGHT = 0.04  # of what the encoder says of itself, beside what its maps do
 
 
 @document
 class PriorConfig:
     """How to train a prior."""
 
-    model: ModelConfig = ModelConfig(code_size=24, generator=GeneratorConfig(width=32, depth=2, mapping=64))
-    tissues: int = 160
-    """Images of procedural tissue, which are the reference set too."""
-    size: int = 384
-    """Of each, in pixels."""
+    model: ModelConfig = ModelConfig(code_size=24, generator=GeneratorConfig(depth=0, mapping=0))
+    """A style is an affine map: what hidden layers could add was never worth what they risk."""
     known: int = 4000
     """Styles whose spread the codes are measured in."""
-    steps: int = 1500
-    batch: int = 32
-    """Styles a step."""
-    pixels: int = 1024
-    """Of each."""
-    rate: float = 2e-3
-    code_noise: float = 0.02
-    """Little: with as much as fitted codes are off, the generators learned to hedge, and real styles came out pale."""
+    width: int = 64
+    """Of the encoder's layers."""
+    labs: int = 12_000
+    """Simulated labs."""
+    finder_steps: int = 1200
+    """That teach the encoder what glass is."""
+    steps: int = 6000
+    """That teach it what styles are."""
+    batch: int = 48
+    """Labs a step."""
+    pixels: int = 512
+    """Of each that the encoder sees."""
+    scored: int = 192
+    """Of each that its maps are scored on."""
+    finder_rate: float = 3e-3
+    rate: float = 3e-3
 
 
-def train_prior(
-    config: PriorConfig, seed: int = 0, real: Sequence[Levels] | None = None, progress: Progress | None = None
-) -> BottleGAN:
-    """Train a prior on simulated styles of procedural tissue; the same seed gives the same bytes.
-
-    With `real` images in the reference stain, RGB levels (H, W, 3), their tissue is used instead.
-    """
+def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = None) -> BottleGAN:
+    """Train a prior on simulated labs; the same seed gives the same bytes."""
     progress = progress or Silent()
-    if real is None:
-        indices = progress.track(range(config.tissues), "drawing tissue", config.tissues)
-        tissue = [draw_tissue(seed, index, config.size).concentration for index in indices]
-        reference = [from_batch(render(concentration[None], REFERENCE))[0] for concentration in tissue]
-    else:
-        tissue = [unmix(to_batch(levels), REFERENCE)[0] for levels in real]
-        reference = list(real)
-    model = begin_prior(config, reference, seed)
-    pool = torch.stack([_thin(concentration, seed, index) for index, concentration in enumerate(tissue)])
-    optimizer = torch.optim.Adam([p for p in model.parameters() if p.requires_grad], config.rate, betas=(0.9, 0.99))
-    for step in progress.track(range(config.steps), "training the prior", config.steps):
-        for group in optimizer.param_groups:
-            group["lr"] = config.rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
-        styled, content, code = draw_pairs(model, pool, config, seed, step)
-        losses = {
-            "normalize": (model.normalize(styled, code) - content).square().mean(),
-            "restain": (model.restain(content, code) - styled).square().mean(),
-        }
-        optimizer.zero_grad()
-        torch.stack(list(losses.values())).sum().backward()
-        optimizer.step()
-        if step % 100 == 99:
-            progress.event("step", step=step + 1, **{name: loss.item() for name, loss in losses.items()})
+    model = begin_prior(config, seed)
+    labs = LabTensors(draw_pixels(seed, config.labs, progress))
+    encoder = model.encoder
+    assert encoder is not None  # noqa: S101 - begin_prior made it
+    train_finder(encoder, labs, config, seed, progress)
+    train_encoder(encoder, labs, config, seed, progress)
     return model.eval()
 
 
-def begin_prior(config: PriorConfig, reference: Sequence[Levels], seed: int) -> BottleGAN:
-    """Return a model that holds the affine map of any style, and the statistics of the reference set."""
+def begin_prior(config: PriorConfig, seed: int) -> BottleGAN:
+    """Return a model whose codes hold the affine maps of any style, with an encoder that knows nothing yet."""
     names = [str(index) for index in range(config.known)]
     model = build_model(config.model, names, torch_stream(seed, "prior"))
     if not isinstance(model, BottleGAN):
         raise TypeError(f"a prior is a BottleGAN, not a {model.config.paradigm} model")
-    begin_at_maps(model, true_maps([draw_known_style(seed, "known", index) for index in range(config.known)]))
+    known = true_maps([draw_known_style(seed, "known", index) for index in range(config.known)])
+    # One direction of a style beside the other of another: found maps are not the exact inverses of each other, and
+    # codes laid out as if they were would take the difference for something large.
+    begin_at_maps(model, StyleMaps(known, known.choose(torch.arange(config.known).roll(1)).inverse()))
     # The styles were only there to measure codes with; labs add theirs.
     model.codes = StyleCodes([], config.model.code_size, torch_stream(seed, "codes"))
-    for layer in linear_layers(model):
-        if layer is not None:
-            layer.requires_grad_(False)  # else codes would no longer be what `encode_maps` says
-    model.reference = describe_reference(reference, seed)
+    model.reference = ReferenceStain.of(stain_densities(REFERENCE))
+    with drawing_from(torch_stream(seed, "encoder")):
+        model.encoder = StyleEncoder(stain_densities(REFERENCE), config.width)
     return model
 
 
@@ -109,8 +107,8 @@ def draw_known_style(seed: int, *name: str | int) -> Style:
             return style
 
 
-def true_maps(styles: list[Style]) -> DensityMap:
-    """Return the affine maps of densities from each style to the reference stain, as far as there is one."""
+def true_maps(styles: list[Style]) -> AffineMap:
+    """Return the affine maps of densities from each artificial style to the reference stain, as far as there is one."""
     stains = torch.stack([style.gamma * stain_densities(style) for style in styles])
     target = stain_densities(REFERENCE)[None]
     source, wanted = (
@@ -120,27 +118,141 @@ def true_maps(styles: list[Style]) -> DensityMap:
     matrix = torch.linalg.pinv(source) @ wanted
     offset = torch.tensor([style.offset for style in styles], dtype=torch.float64)[:, None]
     glass = offset @ stains - torch.tensor([style.white for style in styles], dtype=torch.float64)[:, None].log()
-    return DensityMap(matrix, -(glass @ matrix)[:, 0], ())
+    return AffineMap(matrix, -(glass @ matrix)[:, 0])
 
 
-def draw_pairs(
-    model: BottleGAN, pool: Tensor, config: PriorConfig, seed: int, step: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Return pixels (B, 3, 1, P) in new styles, the same in the reference stain, and the styles' codes."""
-    random = torch_stream(seed, "pairs", step)
-    styles = [draw_known_style(seed, "step", step, index) for index in range(config.batch)]
-    rows = torch.randint(len(pool), (config.batch,), generator=random)
-    columns = torch.randint(pool.shape[-1], (config.pixels,), generator=random)
-    content = pool[rows][..., columns]
-    rendered = [render(c[None], style, random) for c, style in zip(content, styles, strict=True)]
-    # A scanner's levels: what it rounds and cuts off is what the generators have to cope with.
-    styled = from_levels(to_levels(torch.cat(rendered)))
-    code = add_noise(encode_maps(model, true_maps(styles)), config.code_noise, random)
-    return styled, render(content, REFERENCE), code
+class LabTensors:
+    """The pixels of all labs, from which a step draws."""
+
+    def __init__(self, pixels: LabPixels) -> None:
+        """Take them over, without a copy."""
+        self.density = torch.from_numpy(pixels.density)
+        self.roughness = torch.from_numpy(pixels.roughness)
+        self.truth = torch.from_numpy(pixels.truth)
+        self.is_glass = torch.from_numpy(pixels.is_glass)
+        self.is_he = torch.from_numpy(pixels.is_he)
+
+    def __len__(self) -> int:
+        """Return the number of labs."""
+        return len(self.is_he)
+
+    def choose_patches(self, count: int, shown: int, random: torch.Generator) -> Tensor:
+        """Return which patches (count, shown) of so many labs are shown; of some, only such of similar tissue."""
+        order = torch.rand(count, PATCHES, generator=random)
+        tilted = torch.rand(count, 1, generator=random) < TILTED
+        return (order + 2.0 * (tilted & (torch.arange(PATCHES) >= PATCHES // 2))).argsort(1)[:, :shown]
+
+    def draw_seen(self, rows: Tensor, patches: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, ...]:
+        """Return pixels of the labs `rows` (B,): densities, roughness, whether each shows glass, and the truth."""
+        at = self._draw_places(rows, patches, count, random)
+        return self.density[at].float(), self.roughness[at].float(), self.is_glass[at], from_levels(self.truth[at])
+
+    def draw_scored(self, rows: Tensor, patches: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Return densities (B, P, 3) and intensities in the reference stain, half of pixels of any patch of the lab."""
+        everything = torch.arange(PATCHES).expand(len(rows), -1)
+        ways = [self._draw_places(rows, chosen, count // 2, random) for chosen in (patches, everything)]
+        density = torch.cat([self.density[at][:, :, 0] for at in ways], dim=1).float()
+        return density, from_levels(torch.cat([self.truth[at] for at in ways], dim=1))
+
+    def _draw_places(self, rows: Tensor, patches: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, ...]:
+        which = torch.randint(patches.shape[1], (len(rows), count), generator=random)
+        pixels = torch.randint(KEPT, (len(rows), count), generator=random)
+        return rows[:, None], patches.gather(1, which), pixels
 
 
-def _thin(concentration: Tensor, seed: int, index: int) -> Tensor:
-    """Return random pixels (2, 1, POOL) of concentrations (2, H, W)."""
-    flat = concentration.flatten(1)
-    chosen = torch.randint(flat.shape[1], (POOL,), generator=torch_stream(seed, "thin", index))
-    return flat[:, chosen][:, None]
+def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
+    """Teach the encoder to tell glass from tissue; later steps do not change that."""
+    parameters, name = list(encoder.finder.parameters()), "finding glass"
+    steps = descend(parameters, config.finder_steps, config.finder_rate, seed=seed, name=name, progress=progress)
+    for step, random in steps:
+        rows = torch.randint(len(labs), (config.batch,), generator=random)
+        patches = labs.choose_patches(config.batch, draw_count(random), random)
+        density, roughness, is_glass, _ = labs.draw_seen(rows, patches, config.pixels, random)
+        loss = F.binary_cross_entropy_with_logits(encoder.finder(density, roughness), is_glass.float())
+        step(loss, {"glass": loss})
+    encoder.finder.requires_grad_(False)
+
+
+def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
+    """Teach the encoder to find the maps of a style, and how far off they are."""
+    parameters, name = [*encoder.first.parameters(), *encoder.further.parameters()], "onboarding simulated labs"
+    for step, random in descend(parameters, config.steps, config.rate, seed=seed, name=name, progress=progress):
+        rows = torch.randint(len(labs), (config.batch,), generator=random)
+        patches = labs.choose_patches(config.batch, draw_count(random), random)
+        density, roughness, _, truth = labs.draw_seen(rows, patches, config.pixels, random)
+        sight = see_all(encoder, density, roughness)
+        shown = sight.is_tissue.sum(1) >= LEAST_TISSUE
+        scored = labs.draw_scored(rows, patches, config.scored, random)
+        looks, is_he = encoder(sight), labs.is_he[rows]
+        losses = [judge(look, *scored, shown, is_he) for look in looks]
+        misread = [judge_amounts(look.amounts @ encoder.basis, truth, sight.is_tissue, shown & is_he) for look in looks]
+        total = sum(
+            weight * (loss["total"] + READ_WEIGHT * wrong)
+            for weight, loss, wrong in zip(LOOK_WEIGHTS, losses, misread, strict=True)
+        )
+        step(torch.as_tensor(total), losses[-1])
+
+
+def draw_count(random: torch.Generator) -> int:
+    """Draw how many patches of each lab a step shows."""
+    return SHOWN_PATCHES[int(torch.randint(len(SHOWN_PATCHES), (), generator=random))]
+
+
+@torch.no_grad()
+def see_all(encoder: StyleEncoder, density: Tensor, roughness: Tensor) -> Sight:
+    """Return what the encoder is given of B labs, of which pixels (B, P, VIEWS, 3) are seen."""
+    is_glass = encoder.finder(density, roughness) > 0
+    sees_glass = is_glass.sum(1) >= max(4, LEAST_GLASS * density.shape[1])
+    glass = quantiles(density[:, :, 0], is_glass, (0.5,))[:, :, 0]
+    return Sight(density, roughness, ~is_glass, torch.where(sees_glass[:, None], glass, 0), sees_glass)
+
+
+def judge(look: Look, styled: Tensor, content: Tensor, shown: Tensor, is_he: Tensor) -> dict[str, Tensor]:
+    """Return the losses of what the encoder says of B labs.
+
+    Args:
+        look: What it says.
+        styled: (B, P, 3) densities of pixels of the labs.
+        content: (B, P, 3) intensities of the same in the reference stain.
+        shown: (B,) which labs show enough tissue.
+        is_he: (B,) which labs are H&E: the maps of others do not matter.
+    """
+    normalized = (soft_rgb(look.maps.normalize(styled)) - content).square().mean((1, 2))
+    restained = (soft_rgb(look.maps.restain(to_density(content))) - to_rgb(styled)).square().mean((1, 2))
+    errors = torch.stack([normalized, restained], dim=1)
+    weight = (shown & is_he).float() / (shown & is_he).sum().clamp(min=1)
+    # The root lets a lab that is nearly right weigh as much as one that is far off; the square guards the worst.
+    maps = (weight @ ((errors + 1e-5).sqrt() + 2 * errors)).sum()
+    off = look.log_errors - 0.5 * errors.detach().clamp(min=1e-6).log()
+    surprise = F.binary_cross_entropy_with_logits(look.is_he, is_he.float(), reduction="none")
+    sides = (weight @ off.square()).sum() + (surprise * shown).sum() / shown.sum().clamp(min=1)
+    mean = weight @ errors
+    return {"total": maps + SIDE_WEIGHT * sides, "normalize": mean[0], "restain": mean[1], "sides": sides}
+
+
+def judge_amounts(density: Tensor, truth: Tensor, is_tissue: Tensor, chosen: Tensor) -> Tensor:
+    """Return how far densities (B, P, 3) that were read in tissue are off the true intensities, in chosen labs (B,)."""
+    errors = (soft_rgb(density) - truth).square().mean(2) * is_tissue
+    mean = errors.sum(1) / is_tissue.sum(1).clamp(min=1)
+    return ((mean + 1e-5).sqrt() * chosen).sum() / chosen.sum().clamp(min=1)
+
+
+def descend(
+    parameters: list[nn.Parameter], steps: int, rate: float, *, seed: int, name: str, progress: Progress
+) -> Iterator[tuple[Step, torch.Generator]]:
+    """Yield, for each step, what takes it, given the loss and figures to report, and its random numbers."""
+    optimizer = torch.optim.Adam(parameters, rate, betas=(0.9, 0.98))
+    for number in progress.track(range(steps), name, steps):
+        warm = min(1.0, (number + 1) / 200)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * warm * 0.5 * (1 + math.cos(math.pi * number / steps))
+
+        def step(loss: Tensor, figures: dict[str, Tensor], number: int = number) -> None:
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(parameters, 1.0)
+            optimizer.step()
+            if number % 100 == 99:
+                progress.event("step", name=name, step=number + 1, **{key: v.item() for key, v in figures.items()})
+
+        yield step, torch_stream(seed, name, number)

@@ -13,15 +13,17 @@ import torch
 from torch import Tensor
 
 from bottlegan.errors import InputError
-from bottlegan.models.reference_colors import COLOR_DIRECTIONS, COLOR_LEVELS, ReferenceColors
 from bottlegan.seeding import torch_stream
-from bottlegan.slides.image import to_batch
 from bottlegan.stain.density import from_levels, to_density
-from bottlegan.stain.macenko import Reference, plane_normal, summarize_reference
+from bottlegan.stain.macenko import plane_normal
 from bottlegan.stain.quantiles import sort_last
 
 POOL = 4096  # pixels kept of each image
 HELD_OUT = 1024  # of these, which no step sees
+COLOR_DIRECTIONS = 9
+"""Directions along which colors are described: eight in the plane of the two stains, and one across it."""
+COLOR_LEVELS = 64
+"""Quantiles along each."""
 
 
 @dataclass(frozen=True)
@@ -88,15 +90,15 @@ class ColorProfile:
     The directions lie in the plane of the two stains, where tissue differs, and across it, where it must not.
     """
 
-    def __init__(self, reference: Reference) -> None:
-        """Take the plane from the statistics of the reference set."""
-        stains = torch.cat([reference.matrix * reference.strength[:, None], plane_normal(reference.matrix[None])[0]])
+    def __init__(self, stains: Tensor) -> None:
+        """Take the plane of the reference stain, given the densities (2, 3) of strong hematoxylin and eosin."""
+        frame = torch.cat([stains, plane_normal(stains[None])[0]]).double()
         within = COLOR_DIRECTIONS - 1
         angles = torch.arange(within) * math.pi / within
         directions = torch.zeros(3, COLOR_DIRECTIONS, dtype=torch.float64)
         directions[:2, :within] = torch.stack([angles.cos(), angles.sin()])
         directions[2, within] = 1
-        self.projection = (torch.linalg.inv(stains) @ directions).float()
+        self.projection = (torch.linalg.inv(frame) @ directions).float()
         """(3, 9): from densities to positions along the directions, in units of strong stain."""
 
     def __call__(self, images: Tensor) -> Tensor:
@@ -110,13 +112,6 @@ class ColorProfile:
         low = position.floor().long().clamp(0, ordered.shape[2] - 1)
         high = (low + 1).clamp(max=ordered.shape[2] - 1)
         return torch.lerp(ordered[..., low], ordered[..., high], (position - low).clamp(0, 1))
-
-
-def describe_reference(images: Sequence[np.ndarray], seed: int) -> ReferenceColors:
-    """Return the statistics of a reference set, given as RGB levels (H, W, 3)."""
-    statistics = summarize_reference([to_batch(levels) for levels in images])
-    pixels = collect({"the reference set": images}, 1, seed, torch.device("cpu")).pool
-    return ReferenceColors.of(statistics, ColorProfile(statistics)(pixels))
 
 
 def match_content(profiles: Tensor, references: Tensor, count: int) -> Tensor:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.data.synthetic import Tissue, draw_tissue
 from bottlegan.errors import InputError
+from bottlegan.simulation.tissue import Tissue, draw_tissue
 
 SIZE = 160
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
-from bottlegan.data.tissue_parts import (
+from bottlegan.errors import InputError
+from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.tissue_parts import (
     Field,
     Labels,
     Mask,
@@ -30,8 +32,6 @@ from bottlegan.data.tissue_parts import (
     smear,
     stamp,
 )
-from bottlegan.errors import InputError
-from bottlegan.seeding import numpy_stream
 
 SMALLEST = 64
 """The smallest patch, in pixels: below it there is no room for a gland."""

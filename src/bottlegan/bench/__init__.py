@@ -1,0 +1,1 @@
+"""Ours beside the peers, one file a question."""

@@ -1,0 +1,249 @@
+"""How well images of real laboratories are normalized: ours and the peers in one run, on the same pixels.
+
+There is no ground truth. What can be measured without: after normalization nuclei should have the same color in every
+lab, and so should other tissue; nuclei must stay darker than it; glass must stay as white as it was, without a halo
+around tissue; the same place in several stainings should come out alike; what is no H&E should be refused.
+
+Each method is fitted to all images of a lab, and once more to each image alone. One that fails on an image leaves it as
+it is, and is counted. Nothing is random.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+
+from bottlegan.bench.real_colors import (
+    Color,
+    Colors,
+    Regions,
+    average,
+    find_regions,
+    measure_colors,
+    measure_spread,
+    summarize_glass,
+)
+from bottlegan.bench.real_methods import NOTHING, Method, Opinion, apply, list_methods
+from bottlegan.bench.real_restained import Tiles, measure_restained, read_tiles
+from bottlegan.bench.real_slide import Glass, measure_glass, read_glass
+from bottlegan.data.lab import spread
+from bottlegan.data.real import RealData
+from bottlegan.errors import InputError
+from bottlegan.experiments.bench_normalize import clock
+from bottlegan.experiments.table2_files import find_commit
+from bottlegan.progress import Json, Progress, Silent
+from bottlegan.slides.image import Levels, read_image
+
+WAYS = ("labs", "images")
+"""What a method is fitted to: all images of a lab, or each image alone."""
+VERDICTS = ("good", "uncertain", "refused")
+PATCHES, SIDE = 6, 448
+"""Patches of a lab that fitting is timed with, and their side in pixels."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One image of a lab, with what is known of it before any method sees it."""
+
+    name: str
+    lab: str
+    image: Levels
+    regions: Regions
+    colors: Colors
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """What a method makes of one image."""
+
+    sample: Sample
+    colors: Colors
+    failed: bool
+    opinion: Opinion | None
+    """Of the fit."""
+
+
+@dataclass(frozen=True)
+class World:
+    """All that is measured on."""
+
+    labs: dict[str, list[Sample]]
+    tiles: Tiles
+    glass: Glass | None
+    odd: tuple[Path, ...]
+
+    @property
+    def samples(self) -> list[Sample]:
+        """The images of all labs."""
+        return [sample for samples in self.labs.values() for sample in samples]
+
+
+def bench_real_labs(
+    data: RealData,
+    methods: dict[str, Method | str] | None = None,
+    model: Path | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Json]:
+    """Return the figures of all methods.
+
+    Args:
+        data: Real images.
+        methods: Rows by name, or why a row cannot be made; by default doing nothing, ours and the peers.
+        model: The model file that ours is fitted with; by default the one shipped in the package.
+        progress: Where to report progress.
+    """
+    progress = progress or Silent()
+    world = read_world(data, progress)
+    rows: dict[str, Json] = {}
+    for name, method in (methods or list_methods(model)).items():
+        rows[name] = {"note": method} if isinstance(method, str) else measure_method(name, method, world, progress)
+    add_shares(rows)
+    return {
+        "images": len(world.samples),
+        "labs": len(world.labs),
+        "labs with nuclei": sum(any(s.regions.nuclei is not None for s in lab) for lab in world.labs.values()),
+        "threads": torch.get_num_threads(),
+        "load average": os.getloadavg()[0],
+        "commit": find_commit(),
+        "rows": rows,
+    }
+
+
+def read_world(data: RealData, progress: Progress) -> World:
+    """Read all images, and find out what is where in them."""
+    labs: dict[str, list[Sample]] = {}
+    for each in progress.track(data.images, "reading images", len(data.images)):
+        image = each.read()
+        regions = find_regions(image, None if each.mask is None else each.read_nuclei())
+        labs.setdefault(each.lab, []).append(
+            Sample(each.name, each.lab, image, regions, measure_colors(image, regions))
+        )
+    glass = None if data.slide is None else read_glass(data.slide)
+    return World(labs, read_tiles(data.restained), glass, data.odd)
+
+
+def measure_method(name: str, method: Method, world: World, progress: Progress) -> dict[str, Json]:
+    """Return all figures of one method."""
+    row: dict[str, Json] = {}
+    images = {f"{each.lab}/{each.name}": [each] for each in world.samples}
+    for way, groups in zip(WAYS, (world.labs, images), strict=True):
+        tracked = progress.track(list(groups.items()), f"{name}, fitted to {way}", len(groups))
+        mapped = {group: map_lab(method, samples) for group, samples in tracked}
+        row |= {f"{key}, {way}": value for key, value in summarize(mapped).items()}
+    for key, measure in progress.track(list(MORE.items()), f"{name}, more", len(MORE)):
+        row[key] = measure(method, world)
+    return row
+
+
+def map_lab(method: Method, lab: Sequence[Sample]) -> list[Mapped]:
+    """Fit a method to all images of a lab, and map them."""
+    fitted = method.fit([sample.image for sample in lab])
+    outputs = [apply(fitted, sample.image) for sample in lab]
+    return [
+        Mapped(sample, measure_colors(output, sample.regions), not worked, fitted.opinion)
+        for sample, (output, worked) in zip(lab, outputs, strict=True)
+    ]
+
+
+def summarize(groups: dict[str, list[Mapped]]) -> dict[str, Json]:
+    """Return the figures of a method that was fitted to each of some groups of images: labs, or one image each."""
+    images = [each for group in groups.values() for each in group]
+    found = {name: average([each.colors for each in group]) for name, group in groups.items()}
+    known = {name: colors for name, colors in found.items() if colors is not None}
+    darker = [each.colors.nuclei_are_darker for each in images if each.colors.nuclei_are_darker is not None]
+    opinions = {name: group[0].opinion for name, group in groups.items()}
+    return {
+        "spread": measure_spread(list(known.values())) if len(known) > 1 else None,
+        "nuclei darker": sum(darker) / len(darker) if darker else None,
+        "glass": summarize_glass([each.sample.colors for each in images], [each.colors for each in images]),
+        "failed": sum(each.failed for each in images),
+        "verdicts": share_verdicts(list(opinions.values())),
+        "opinions": {name: _tell(opinion) for name, opinion in opinions.items()},
+        "colors": {
+            name: {"nuclei": _round(nuclei), "other tissue": _round(other)} for name, (nuclei, other) in known.items()
+        },
+    }
+
+
+def _round(color: Color) -> list[Json]:
+    return [round(float(part), 2) for part in color]
+
+
+def _tell(opinion: Opinion | None) -> dict[str, Json] | None:
+    if opinion is None:
+        return None
+    return {
+        "verdict": opinion.verdict,
+        "reason": opinion.reason,
+        "expected error": opinion.expected_error,
+        "gain": opinion.gain,
+    }
+
+
+def share_verdicts(opinions: Sequence[Opinion | None]) -> dict[str, Json] | None:
+    """Return the share of each verdict; None if the method has none."""
+    given = Counter(opinion.verdict for opinion in opinions if opinion is not None)
+    return {verdict: given[verdict] / len(opinions) for verdict in VERDICTS} if given else None
+
+
+def measure_places(method: Method, world: World) -> dict[str, Json] | None:
+    """Return how far stainings differ after normalization, if there are places in several."""
+    several = any(len(tiles) > 1 for tiles in world.tiles.values())
+    return dict[str, Json](measure_restained(method, world.tiles)) if several else None
+
+
+def measure_slide(method: Method, world: World) -> dict[str, Json] | None:
+    """Return what becomes of the glass of the slide, if there is one."""
+    return None if world.glass is None else dict[str, Json](measure_glass(method, world.glass))
+
+
+def judge_odd(method: Method, world: World) -> dict[str, Json]:
+    """Return what a method thinks of each odd image, fitted to it alone; its error, if it says that it cannot."""
+    told: dict[str, Json] = {}
+    for path in world.odd:
+        try:
+            told[path.name] = _tell(method.fit([read_image(path)]).opinion)
+        except InputError as error:
+            told[path.name] = {"verdict": "error", "reason": str(error), "expected error": None, "gain": None}
+    return told
+
+
+def time_fits(method: Method, world: World) -> float | None:
+    """Return the median time, in seconds, of a fit to six patches of a lab; None if fitting is nothing."""
+    labs = [[sample.image for sample in lab] for lab in world.labs.values() if len(lab) >= PATCHES]
+    if not (method.learns and labs):
+        return None
+    patches = [[cut_patch(image) for image in spread(lab, PATCHES)] for lab in labs]
+    method.fit(patches[0])  # the first call may compile something
+    return median(clock(partial(method.fit, lab)) for lab in patches)
+
+
+def cut_patch(image: Levels) -> Levels:
+    """Return the middle of an image, (S, S, 3), or less if it is smaller."""
+    top, left = (max(0, side - SIDE) // 2 for side in image.shape[:2])
+    return np.ascontiguousarray(image[top : top + SIDE, left : left + SIDE])
+
+
+def add_shares(rows: dict[str, Any]) -> None:
+    """Put beside each row's spreads what share they are of those of doing nothing, where that was measured."""
+    for key in (f"spread, {way}" for way in WAYS):
+        base = rows.get(NOTHING, {}).get(key)
+        for found in (row.get(key) for row in rows.values()):
+            if base and found:
+                found["share of nothing"] = found["both"] / base["both"]
+
+
+MORE: dict[str, Callable[[Method, World], Json]] = {
+    "restained": measure_places,
+    "slide": measure_slide,
+    "odd": judge_odd,
+    "seconds to fit six patches": time_fits,
+}
+"""What is measured beside labs."""

@@ -1,0 +1,173 @@
+"""What is compared on real labs: ours, the peers, and doing nothing, all fitted to the images of one lab.
+
+The peers need an image to aim at. It is procedural tissue in the reference stain, so that no method has seen a real
+image. torchstain estimates the stain of each image that it maps anew, so fitting it to a lab does nothing.
+"""
+
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from skimage.color import lab2rgb, rgb2lab
+
+from bottlegan.data.real import read_whole
+from bottlegan.errors import InputError
+from bottlegan.experiments.bench_normalize import MapLevels, Peer, peer_torchstain
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.simulation.tissue import draw_tissue
+from bottlegan.slides.image import Levels, from_batch
+from bottlegan.stain.simulate import REFERENCE, render
+
+NOTHING, OURS = "nothing", "ours"
+COMMAND = [sys.executable, "-c", "from bottlegan.cli.main import main; main()", "normalize", "--force"]
+TISSUES, SIDE = 4, 512
+"""Patches in the image that peers aim at, and their side in pixels."""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """What a method thinks of its own fit."""
+
+    verdict: str
+    reason: str
+    expected_error: float | None
+    """In levels."""
+    gain: float | None
+    """Noise of the output over that of the input, in density."""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A method, fitted to the images of one lab."""
+
+    convert: MapLevels
+    """Maps an image; may fail with a RuntimeError, ValueError or IndexError."""
+    opinion: Opinion | None = None
+
+
+Given = Levels | Path
+Fit = Callable[[Sequence[Given]], Fitted]
+"""Fits a method to images of one lab: RGB levels (H, W, 3), uint8, or a slide's file."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the table."""
+
+    fit: Fit
+    learns: bool = True
+    """Whether fitting looks at the images at all."""
+    write_slide: Callable[[Path], Levels] | None = None
+    """Returns a slide as users get it, (H, W, 3), where that is not just the map of its pixels."""
+
+
+def list_methods(model: Path | None = None) -> dict[str, Method | str]:
+    """Return all rows by name; instead of a peer that cannot be used, why not.
+
+    Args:
+        model: The model file that ours is fitted with; by default the one shipped in the package.
+    """
+    reference = draw_reference()
+    methods: dict[str, Method | str] = {
+        NOTHING: Method(lambda images: Fitted(lambda image: image), learns=False),
+        OURS: Method(fit_ours(model), write_slide=partial(write_slide, model=model)),
+        "Reinhard, pooled moments": Method(fit_moments(reference)),
+    }
+    peers = {
+        "torchstain Reinhard": peer_torchstain("Reinhard"),
+        "torchstain Macenko": peer_torchstain("Macenko", stains=False),
+    }
+    for name, peer in peers.items():
+        try:
+            methods[name] = aim(peer, reference)
+        except ImportError as error:
+            methods[name] = str(error)
+    return methods
+
+
+def draw_reference() -> Levels:
+    """Return procedural tissue (H, W, 3) in the reference stain: what peers aim at."""
+    drawn = [render(draw_tissue(0, index, SIDE).concentration[None], REFERENCE) for index in range(TISSUES)]
+    return np.hstack([from_batch(image)[0] for image in drawn])
+
+
+def fit_ours(model: Path | None) -> Fit:
+    """Return what onboards a lab."""
+
+    def fit(images: Sequence[Given]) -> Fitted:
+        normalizer = Normalizer.fit(images, model=model)
+        found = normalizer.diagnosis
+        if found is None:
+            return Fitted(normalizer)
+        verdict, expected, gain = (
+            str(found.verdict),
+            getattr(found, "expected_error", None),
+            getattr(found, "gain", None),
+        )
+        return Fitted(normalizer, Opinion(verdict, found.reason, _finite(expected), _finite(gain)))
+
+    return fit
+
+
+def write_slide(path: Path, model: Path | None = None) -> Levels:
+    """Return a slide as `bottlegan normalize` writes it, (H, W, 3), even if it is refused."""
+    with tempfile.TemporaryDirectory() as folder:
+        target = Path(folder, "normalized.tiff")
+        words = [*COMMAND, str(path), str(target), *([] if model is None else ["--model", str(model)])]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)  # noqa: S603 - a command of ours
+        if done.returncode:
+            last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+            raise InputError(f"{path}: cannot be normalized ({last}); try `bottlegan normalize` with it")
+        return read_whole(target)
+
+
+def _finite(value: float | None) -> float | None:
+    return float(value) if value is not None and np.isfinite(value) else None
+
+
+def fit_moments(reference: Levels) -> Fit:
+    """Return what gives a lab's images, all of them together, the mean and deviation of the reference in CIE Lab."""
+    center, spread = measure_moments([reference])
+
+    def fit(images: Sequence[Given]) -> Fitted:
+        mean, deviation = measure_moments([read_whole(each) if isinstance(each, Path) else each for each in images])
+        scale = spread / np.maximum(deviation, 1e-3)
+        return Fitted(lambda image: _to_levels((rgb2lab(image) - mean) * scale + center))
+
+    return fit
+
+
+def measure_moments(images: Sequence[Levels]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the mean (3,) and standard deviation (3,) in CIE Lab of all pixels of some images."""
+    found = [rgb2lab(image).reshape(-1, 3) for image in images]
+    count = sum(len(colors) for colors in found)
+    mean = np.sum([colors.sum(0) for colors in found], axis=0) / count
+    return mean, np.sqrt(np.sum([((colors - mean) ** 2).sum(0) for colors in found], axis=0) / count)
+
+
+def _to_levels(colors: NDArray[np.float64]) -> Levels:
+    with warnings.catch_warnings():
+        # Colors that no screen can show are cut off, which is all it warns of.
+        warnings.filterwarnings("ignore", message="Conversion from CIE-LAB")
+        return np.rint(np.clip(lab2rgb(colors), 0, 1) * 255).astype(np.uint8)
+
+
+def aim(peer: Peer, reference: Levels) -> Method:
+    """Return another package's normalizer, which looks at no image but the one that it maps."""
+    convert = peer(reference)
+    return Method(lambda images: Fitted(lambda image: convert(image.copy())), learns=False)  # torch wants to write
+
+
+def apply(fitted: Fitted, image: Levels) -> tuple[Levels, bool]:
+    """Return the mapped image and whether that worked; where it fails, the image is as it was."""
+    try:
+        return fitted.convert(image), True
+    except (RuntimeError, ValueError, IndexError):
+        return image, False

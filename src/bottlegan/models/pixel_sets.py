@@ -1,0 +1,118 @@
+"""What onboarding looks at: pixels on a regular grid over a lab's images, each with its surroundings.
+
+Whether a color is a nucleus or stroma, glass or pale tissue, its surroundings tell: so each pixel brings the mean
+densities of two boxes around it, and how much the smaller one varies. All of it is in densities, so that an affine map
+of densities maps the surroundings too.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Levels = NDArray[np.uint8]
+Floats = NDArray[np.float32]
+
+NEAR, FAR = 3, 15
+"""Pixels from the middle of the two boxes to their sides: boxes of 7 and of 31."""
+VIEWS = 3
+"""Densities that a pixel brings: its own, those nearby, those around."""
+CANDIDATES = 49_152
+"""Pixels looked at, of all images together."""
+WINDOW = 128
+"""Side of the parts that are looked at of an image which is much larger, in pixels."""
+
+DENSITY: Floats = -np.log((np.arange(256, dtype=np.float64) + 1) / 256).astype(np.float32)
+"""Of each level."""
+
+
+@dataclass(frozen=True)
+class PixelSet:
+    """Pixels of one lab."""
+
+    density: Floats
+    """(P, VIEWS, 3): of each pixel, and the mean densities of its two boxes."""
+    roughness: Floats
+    """(P,) standard deviation of the mean density in the smaller box."""
+    image: NDArray[np.int64]
+    """(P,) which image it is of."""
+
+    def __len__(self) -> int:
+        """Return the number of pixels."""
+        return len(self.density)
+
+    def choose(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "PixelSet":
+        """Return some of the pixels."""
+        return PixelSet(self.density[rows], self.roughness[rows], self.image[rows])
+
+
+def look_at(images: Sequence[Levels], candidates: int = CANDIDATES) -> PixelSet:
+    """Return pixels on a regular grid over RGB levels (H, W, 3), as many of each image as of any other."""
+    share = max(1, candidates // len(images))
+    parts = [look_at_image(image, share) for image in images]
+    return PixelSet(
+        np.concatenate([density for density, _ in parts]),
+        np.concatenate([roughness for _, roughness in parts]),
+        np.repeat(np.arange(len(images)), [len(density) for density, _ in parts]),
+    )
+
+
+def look_at_image(image: Levels, most: int) -> tuple[Floats, Floats]:
+    """Return the densities (P, VIEWS, 3) and the roughness (P,) of at most about `most` pixels of an image."""
+    windows = cut_windows(image, most)
+    parts = [look_at_window(window, max(1, most // len(windows))) for window in windows]
+    return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+
+
+def cut_windows(image: Levels, most: int) -> list[Levels]:
+    """Return the image itself, or parts of it at even distances if it has far more pixels than are looked at."""
+    height, width = image.shape[:2]
+    if height * width <= 16 * most or min(height, width) < 2 * WINDOW:
+        return [image]
+    side = max(2, math.ceil(math.sqrt(16 * most) / WINDOW))
+    tops = np.linspace(0, height - WINDOW, min(side, height // WINDOW)).astype(int)
+    lefts = np.linspace(0, width - WINDOW, min(side, width // WINDOW)).astype(int)
+    return [image[top : top + WINDOW, left : left + WINDOW] for top in tops for left in lefts]
+
+
+def look_at_window(image: Levels, most: int) -> tuple[Floats, Floats]:
+    """Return densities and roughness of the pixels of a part on a regular grid."""
+    rows, columns = place_grid(image.shape[0], image.shape[1], most)
+    density = DENSITY[image]
+    darkness = density.mean(2)
+    values = np.concatenate([density, np.square(darkness)[..., None]], axis=2)
+    sums = sum_corner(values)
+    near, far = average_boxes(sums, rows, columns, NEAR), average_boxes(sums, rows, columns, FAR)
+    variance = near[:, 3] - np.square(near[:, :3].mean(1))
+    own = density[np.ix_(rows, columns)].reshape(-1, 3)
+    views = np.stack([own, near[:, :3], far[:, :3]], axis=1)
+    return views.astype(np.float32), np.sqrt(np.maximum(variance, 0)).astype(np.float32)
+
+
+def place_grid(height: int, width: int, most: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the rows and columns of a regular grid of at most about `most` pixels, at least one, over an image."""
+    step = max(1, math.ceil(math.sqrt(height * width / most)))
+    return np.arange(min(step // 2, height - 1), height, step), np.arange(min(step // 2, width - 1), width, step)
+
+
+def sum_corner(values: Floats) -> NDArray[np.float64]:
+    """Return the sums (H + 1, W + 1, C) of values (H, W, C) over all that is above and left of each corner."""
+    sums = np.zeros((values.shape[0] + 1, values.shape[1] + 1, values.shape[2]))
+    np.cumsum(values, axis=0, out=sums[1:, 1:])
+    np.cumsum(sums[1:, 1:], axis=1, out=sums[1:, 1:])
+    return sums
+
+
+def average_boxes(
+    sums: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64], reach: int
+) -> NDArray[np.float64]:
+    """Return the means (P, C) over the boxes around pixels of a grid, cut off at the image's borders."""
+    top, bottom = np.maximum(rows - reach, 0), np.minimum(rows + reach + 1, sums.shape[0] - 1)
+    left, right = np.maximum(columns - reach, 0), np.minimum(columns + reach + 1, sums.shape[1] - 1)
+    total = (
+        sums[np.ix_(bottom, right)] - sums[np.ix_(top, right)] - sums[np.ix_(bottom, left)] + sums[np.ix_(top, left)]
+    )
+    area = (bottom - top)[:, None] * (right - left)
+    return np.asarray((total / area[..., None]).reshape(-1, sums.shape[2]))

@@ -1,0 +1,213 @@
+"""Tissue of many organs at any magnification, as amounts of what colors it: what onboarding is trained on.
+
+A patch is a patchwork. Each kind of tissue is a ground (cytoplasm, fibers, mucin, ...) and a population of nuclei; one
+to three kinds share a patch along smooth borders, blood and brown pigment lie on some, and glass shows where tissue
+ends or opens. What matters is not that a pathologist would be deceived but that the colors of every kind occur beside
+those of every other, in every share, from all stroma to all nuclei.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.random import Generator
+from scipy import ndimage
+
+from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.tissue import draw_tissue
+from bottlegan.simulation.tissue_parts import Field, Mask, Nuclei, at, noise, points, smear, stamp
+
+HEMATOXYLIN, EOSIN, BLOOD, PIGMENT = range(4)
+"""What colors tissue: rows of a patch's amounts, 1 where there is much."""
+COLORANTS = 4
+PROSTATE = 0.4
+"""Share of the patches that are the prostate of `draw_tissue`, at its own scale or another."""
+MICRONS = (0.25, 2.0)
+"""Size of a pixel, in micrometers: 40x to 5x."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of tissue; pairs are ranges."""
+
+    ground: tuple[float, float]
+    """Typical hematoxylin and eosin between the nuclei."""
+    spread: float
+    """Of the logarithm of both, from patch to patch."""
+    weave: float
+    """How much the ground varies within a patch: granules, fibers."""
+    fibrous: bool
+    spacing: tuple[float, float]
+    """Between nuclei, in micrometers."""
+    share: tuple[float, float]
+    """Of the places for nuclei that are taken."""
+    radius: tuple[float, float]
+    """Of nuclei, in micrometers."""
+    aspect: float = 1.4
+    """The largest length over width of nuclei."""
+    open: tuple[float, float] = (0.0, 0.0)
+    """Share of the ground that is bare: clefts, vacuoles, fat cells."""
+    hole: float = 4.0
+    """Size of these, in micrometers."""
+
+
+KINDS = {
+    "epithelium": Kind((0.10, 0.40), 0.12, 0.2, False, (8, 13), (0.6, 1.0), (2.6, 4.5), 1.5, (0, 0.1), 6.0),
+    "tumor": Kind((0.18, 0.40), 0.15, 0.25, False, (9, 16), (0.6, 1.0), (3.2, 6.5), 1.6, (0, 0.12), 5.0),
+    "lymphocytes": Kind((0.12, 0.28), 0.15, 0.25, False, (6, 8), (0.7, 1.0), (2.3, 3.3), 1.2),
+    "collagen": Kind((0.06, 0.66), 0.12, 0.22, True, (11, 20), (0.2, 0.7), (1.2, 2.4), 5.0, (0, 0.3), 3.0),
+    "muscle": Kind((0.07, 0.76), 0.1, 0.18, True, (14, 24), (0.2, 0.7), (1.4, 2.6), 6.0, (0, 0.1), 3.0),
+    "edema": Kind((0.04, 0.25), 0.25, 0.45, True, (12, 20), (0.2, 0.6), (1.5, 3.0), 2.5, (0.1, 0.6), 8.0),
+    "clear cells": Kind((0.05, 0.2), 0.2, 0.35, False, (11, 17), (0.6, 1.0), (2.5, 4.0), 1.3, (0.2, 0.6), 7.0),
+    "fat": Kind((0.05, 0.45), 0.15, 0.3, False, (30, 50), (0.1, 0.4), (1.5, 2.5), 4.0, (0.75, 0.92), 40.0),
+    "keratin": Kind((0.06, 0.9), 0.12, 0.2, True, (18, 30), (0.0, 0.3), (1.8, 3.0), 3.0, (0, 0.15), 3.0),
+    "mucin": Kind((0.14, 0.06), 0.25, 0.5, True, (20, 40), (0.0, 0.4), (2.0, 3.5), 1.5, (0.1, 0.6), 12.0),
+    "necrosis": Kind((0.14, 0.58), 0.15, 0.3, False, (7, 16), (0.1, 0.5), (0.7, 2.2), 1.3, (0, 0.1), 4.0),
+    "brain": Kind((0.07, 0.52), 0.12, 0.15, True, (12, 25), (0.2, 0.7), (2.0, 4.5), 1.4, (0, 0.1), 3.0),
+}
+COMMON = (0.18, 0.18, 0.08, 0.18, 0.1, 0.04, 0.05, 0.03, 0.02, 0.02, 0.05, 0.07)
+"""How common each kind is."""
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A drawn patch."""
+
+    amounts: Field
+    """(COLORANTS, size, size), at least 0."""
+    glass: Mask
+    """(size, size): where there is nothing but glass, or nearly so."""
+    nuclei: float
+    """Share of the tissue that nuclei cover, in [0, 1]."""
+    prostate: bool
+
+
+def draw_patch(seed: int, index: int, size: int) -> Patch:
+    """Return patch number `index` of the endless set that `seed` names, (size, size) pixels at 0.25 to 2 um each."""
+    rng = numpy_stream(seed, "organ", index)
+    prostate = rng.random() < PROSTATE
+    amounts = zoom_prostate(rng, seed, index, size) if prostate else draw_patchwork(rng, size)
+    cover = find_background(rng, size)
+    amounts *= ~cover
+    add_blood(rng, amounts)
+    add_pigment(rng, amounts)
+    blur = rng.uniform(1.0, 3.0) if rng.random() < 0.1 else rng.uniform(0.2, 1.0)  # some are out of focus
+    amounts = ndimage.gaussian_filter(amounts, (0, blur, blur)).astype(np.float32)
+    present = ndimage.uniform_filter(amounts.sum(0), 5, mode="nearest")
+    glass = present < 0.06
+    nuclei = float((amounts[HEMATOXYLIN][~glass] > 0.5).mean()) if (~glass).any() else 0.0
+    return Patch(amounts, glass, nuclei, prostate)
+
+
+def zoom_prostate(rng: Generator, seed: int, index: int, size: int) -> Field:
+    """Return a part of a prostate patch, enlarged up to four times, with the chromatin that shows only then."""
+    factor = 1.0 if rng.random() < 0.6 else np.exp(rng.uniform(0, np.log(4)))
+    side = max(64, int(np.ceil(size / factor)) + 8)
+    drawn = draw_tissue(seed, index, side).concentration.numpy()
+    if factor > 1:
+        drawn = ndimage.zoom(drawn, (1, factor, factor), order=1)
+        texture = 0.12 * noise(rng, drawn.shape[1], 0.8 * factor) + 0.06 * noise(rng, drawn.shape[1], 1.2)
+        drawn = drawn * np.exp(texture)
+    amounts = np.zeros((COLORANTS, size, size), np.float32)
+    amounts[:2] = drawn[:, :size, :size]
+    return amounts
+
+
+def draw_patchwork(rng: Generator, size: int) -> Field:
+    """Return one to three kinds of tissue side by side."""
+    micron = np.exp(rng.uniform(*np.log(MICRONS)))
+    names = rng.choice(list(KINDS), rng.choice([1, 2, 3], p=[0.3, 0.4, 0.3]), replace=False, p=COMMON)
+    owner, best = np.zeros((size, size), np.int32), np.full((size, size), -np.inf, np.float32)
+    scale = rng.uniform(0.25, 1.0) * size
+    for number in range(len(names)):
+        claim = noise(rng, size, scale) + 0.25 * noise(rng, size, scale / 5) + rng.normal(0, 0.7)
+        owner, best = np.where(claim > best, number, owner), np.maximum(claim, best)
+    # One patient's stain takes alike everywhere: what varies is how dark nuclei and how pink the ground is.
+    uptake = np.exp(rng.normal(0, [0.05, 0.05]))
+    amounts = np.zeros((COLORANTS, size, size), np.float32)
+    for number, name in enumerate(names):
+        here = owner == number
+        amounts[:2] += here * draw_kind(rng, size, KINDS[str(name)], micron)
+    amounts[:2] *= uptake[:, None, None]
+    grain = rng.uniform(0.02, 0.12) * rng.standard_normal((2, size, size), np.float32)
+    amounts[:2] *= np.maximum(1 + grain, 0)
+    return amounts
+
+
+def draw_kind(rng: Generator, size: int, kind: Kind, micron: float) -> Field:
+    """Return (2, size, size) hematoxylin and eosin of one kind of tissue."""
+    angle = rng.uniform(0, np.pi) + 0.5 * noise(rng, size, max(8.0, 60 / micron))
+    texture = noise(rng, size, max(0.8, 1.2 / micron))
+    if kind.fibrous:
+        texture = 0.5 * texture + smear(noise(rng, size, max(1.0, 2 / micron)), angle, (2, 4, 8))
+    broad = noise(rng, size, max(2.0, 12 / micron))
+    level = np.array(kind.ground) * np.exp(rng.normal(0, kind.spread, 2))
+    eosin = level[1] * np.exp(kind.weave * (0.8 * texture + 0.5 * broad))
+    hematoxylin = level[0] * np.exp(kind.weave * (0.6 * noise(rng, size, max(1.0, 2 / micron)) + 0.5 * broad))
+    share = rng.uniform(*kind.open)
+    if share > 0:
+        opening = noise(rng, size, max(1.5, kind.hole / micron)) + 0.2 * texture
+        bare = np.clip(0.5 + 3 * (opening - np.quantile(opening, 1 - share)), 0, 1)
+        eosin, hematoxylin = eosin * (1 - bare), hematoxylin * (1 - bare)
+    ground = np.stack([hematoxylin, np.minimum(eosin, 1.5)]).astype(np.float32)
+    return add_nuclei(rng, ground, kind, micron, angle)
+
+
+def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: Field) -> Field:
+    """Return the ground with nuclei drawn over it."""
+    size = ground.shape[-1]
+    center = points(rng, size, max(2.0, rng.uniform(*kind.spacing) / micron))
+    center = center[rng.random(len(center)) < rng.uniform(*kind.share)]
+    count = len(center)
+    if not count:
+        return ground
+    radius = rng.uniform(*kind.radius) / micron * np.exp(rng.normal(0, 0.18, count))
+    stretch = np.sqrt(rng.uniform(1, kind.aspect, count))
+    darkness = np.clip(rng.normal(0.7, 0.06), 0.4, 1.2) * np.exp(rng.normal(0, 0.22, count))
+    nuclei = Nuclei(
+        center,
+        np.maximum(radius * stretch, 0.7).astype(np.float32),
+        np.maximum(radius / stretch, 0.6).astype(np.float32),
+        (at(angle, center) + rng.normal(0, 0.5, count)).astype(np.float32),
+        darkness.astype(np.float32),
+        np.full(count, rng.choice([0.0, rng.uniform(0.2, 0.75)]), np.float32),
+    )
+    opacity, hematoxylin = stamp(nuclei, size)
+    chromatin = 0.22 * noise(rng, size, max(0.8, 0.8 / micron)) + 0.12 * noise(rng, size, max(1.0, 2 / micron))
+    hematoxylin *= np.exp(chromatin)
+    eosin = np.maximum(rng.uniform(0.2, 0.45) - 0.25 * hematoxylin, 0.02) + 0.3 * ground[EOSIN]
+    return np.asarray(ground + opacity * (np.stack([hematoxylin, eosin]) - ground), np.float32)
+
+
+def find_background(rng: Generator, size: int) -> Mask:
+    """Return where the patch looks past the tissue: nowhere in most patches, nearly everywhere in some."""
+    if rng.random() < 0.6:
+        return np.zeros((size, size), np.bool_)
+    share = rng.uniform(0.03, 0.5) if rng.random() < 0.7 else rng.uniform(0.5, 0.95)
+    scale = rng.uniform(0.2, 1.0) * size
+    height = noise(rng, size, scale) + 0.12 * noise(rng, size, scale / 6) + 0.03 * noise(rng, size, 3)
+    return np.asarray(height > np.quantile(height, 1 - share))
+
+
+def add_blood(rng: Generator, amounts: Field) -> None:
+    """Pour red cells into a part of some patches: they hold hemoglobin and take much eosin."""
+    if rng.random() > 0.25:
+        return
+    size = amounts.shape[-1]
+    region = noise(rng, size, rng.uniform(0.1, 0.5) * size)
+    where = region > np.quantile(region, 1 - rng.uniform(0.02, 0.3))
+    cells = noise(rng, size, rng.uniform(1.5, 8))
+    dense = np.clip(rng.uniform(0.2, 1.4) + cells, 0, 1) * where
+    strength = rng.uniform(0.4, 1.1)
+    amounts *= 1 - dense
+    amounts[BLOOD] += strength * dense
+    amounts[EOSIN] += rng.uniform(0.5, 1.1) * dense * np.exp(0.1 * cells)
+
+
+def add_pigment(rng: Generator, amounts: Field) -> None:
+    """Strew brown granules over a part of a few patches."""
+    if rng.random() > 0.08:
+        return
+    size = amounts.shape[-1]
+    region = noise(rng, size, 0.2 * size) > rng.uniform(0.5, 1.5)
+    grains = np.clip(noise(rng, size, rng.uniform(1, 4)) - rng.uniform(0, 1), 0, 1.5)
+    amounts[PIGMENT] += rng.uniform(0.3, 1.0) * grains * region

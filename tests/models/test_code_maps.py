@@ -1,0 +1,99 @@
+import pytest
+import torch
+from torch import Tensor
+
+from bottlegan.errors import InputError
+from bottlegan.models.code_maps import decode_maps, encode_maps, linear_layers, list_numbers, relate_codes
+from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
+from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
+from bottlegan.training.prior import PriorConfig, begin_prior
+
+# As many styles as the shipped prior's codes are measured in: few of them leave some maps out.
+SMALL = PriorConfig(model=ModelConfig(code_size=24, generator=GeneratorConfig(width=8, depth=1, mapping=8)), width=8)
+
+
+@pytest.fixture(scope="module")
+def model() -> BottleGAN:
+    return begin_prior(SMALL, 0).requires_grad_(False)
+
+
+def draw_map(random: torch.Generator, count: int) -> AffineMap:
+    matrix = torch.eye(3) + 0.3 * torch.randn(count, 3, 3, generator=random)
+    return AffineMap(matrix, 0.2 * torch.randn(count, 3, generator=random))
+
+
+def draw_maps(seed: int = 0, count: int = 20) -> StyleMaps:
+    """Return maps of styles, of which neither way is the inverse of the other."""
+    random = torch.Generator().manual_seed(seed)
+    return StyleMaps(draw_map(random, count), draw_map(random, count))
+
+
+def assert_same(left: StyleMaps, right: StyleMaps, atol: float = 2e-3) -> None:
+    for ours, theirs in zip(left, right, strict=True):
+        torch.testing.assert_close(ours.matrix, theirs.matrix, rtol=0, atol=atol)
+        torch.testing.assert_close(ours.bias, theirs.bias, rtol=0, atol=atol)
+
+
+def test_a_code_holds_any_two_maps(model: BottleGAN) -> None:
+    maps = draw_maps()
+    codes = encode_maps(model, maps)
+    assert codes.shape == (20, 24)
+    assert_same(decode_maps(model, codes), maps)
+
+
+def test_any_code_is_found_again(model: BottleGAN) -> None:
+    codes = torch.randn(10, 24, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(encode_maps(model, decode_maps(model, codes)), codes, rtol=0, atol=1e-2)
+
+
+def test_what_a_code_holds_is_what_the_network_does(model: BottleGAN) -> None:
+    maps, images = draw_maps(count=3), torch.rand(3, 3, 5, 4, generator=torch.Generator().manual_seed(1))
+    codes = encode_maps(model, maps)
+    torch.testing.assert_close(model.normalize(images, codes), maps.normalize.map_images(images), rtol=0, atol=3e-3)
+    torch.testing.assert_close(model.restain(images, codes), maps.restain.map_images(images), rtol=0, atol=3e-3)
+
+
+def test_a_style_relative_to_itself_changes_nothing(model: BottleGAN) -> None:
+    maps = both_ways(draw_map(torch.Generator().manual_seed(3), 1))
+    (code,) = encode_maps(model, maps)
+    same = decode_maps(model, relate_codes(model, code, code)[None])
+    unit = AffineMap(torch.eye(3)[None], torch.zeros(1, 3))
+    assert_same(same, StyleMaps(unit, unit), atol=5e-3)
+
+
+def test_a_related_code_goes_to_the_other_style_and_back(model: BottleGAN) -> None:
+    mine, other = encode_maps(model, draw_maps(1, 2))
+    found = decode_maps(model, relate_codes(model, mine, other)[None])
+    one, two = (decode_maps(model, code[None]) for code in (mine, other))
+    assert_same(found, one.relative_to(two), atol=5e-3)
+
+
+def test_gradients_pass_from_a_code_to_its_maps(model: BottleGAN) -> None:
+    maps = draw_maps(count=2)
+    matrix = maps.normalize.matrix.clone().requires_grad_()
+    encode_maps(model, StyleMaps(AffineMap(matrix, maps.normalize.bias), maps.restain)).square().sum().backward()
+    assert matrix.grad is not None
+    assert matrix.grad.abs().max() > 0
+
+
+def test_numbers_are_those_that_the_linear_layers_write() -> None:
+    """Beyond identity, and of column vectors, as the generators have them."""
+    maps = draw_maps(count=1)
+    numbers = list_numbers(maps)
+    assert numbers.shape == (1, 24)
+    torch.testing.assert_close(numbers[0, :9].reshape(3, 3), maps.normalize.matrix[0].T - torch.eye(3))
+    torch.testing.assert_close(numbers[0, 9:12], maps.normalize.bias[0])
+    torch.testing.assert_close(numbers[0, 21:], maps.restain.bias[0])
+
+
+@pytest.mark.parametrize("form", [{"skip": False}, {"kind": "unet"}])
+def test_a_model_without_linear_layers_is_refused(form: dict[str, object]) -> None:
+    generator = GeneratorConfig(width=4, depth=1, mapping=3, **form)  # type: ignore[arg-type]
+    bare = build_model(ModelConfig(code_size=3, generator=generator), ["a"], torch.Generator().manual_seed(0))
+    assert isinstance(bare, BottleGAN)
+    assert linear_layers(bare) == [None, None]
+    code: Tensor = bare.codes["a"].detach()
+    for call in (lambda: encode_maps(bare, draw_maps()), lambda: relate_codes(bare, code, code)):
+        with pytest.raises(InputError, match="no linear layer"):
+            call()

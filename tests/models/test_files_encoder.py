@@ -1,0 +1,100 @@
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bottlegan.errors import ModelFileError
+from bottlegan.models.encoder import StyleEncoder
+from bottlegan.models.files import KEY, load_model, read_document, save_model
+from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ModelConfig, Paradigm, StyleModel, build_model
+from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.stain.simulate import REFERENCE, stain_densities
+
+Values = dict[str, Any]
+Tensors = dict[str, Tensor]
+
+
+def built(paradigm: Paradigm = "many-one-many") -> StyleModel:
+    generator = GeneratorConfig(width=4, depth=1, mapping=3)
+    config = ModelConfig(paradigm=paradigm, code_size=2, generator=generator)
+    return build_model(config, ("a", "b"), torch.Generator().manual_seed(0))
+
+
+def rewrite(path: Path, change: Callable[[Values, Tensors], object]) -> None:
+    """Change the document and the tensors of a file without any check."""
+    with safe_open(path, framework="pt") as file:
+        values = json.loads(file.metadata()[KEY])
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+    change(values, tensors)
+    save_file(tensors, path, {KEY: json.dumps(values)})
+
+
+def refused(path: Path, message: str) -> None:
+    with pytest.raises(ModelFileError, match=message) as error:
+        load_model(path)
+    assert str(error.value).startswith(str(path))
+    assert str(error.value).isprintable()
+
+
+BASIS, HEAD = "encoder.basis", "encoder.further.opinion.weight"
+
+
+@pytest.fixture
+def with_encoder(tmp_path: Path) -> Path:
+    """A good model file with an encoder of width 8."""
+    model = built()
+    assert isinstance(model, BottleGAN)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model.encoder = StyleEncoder(stain_densities(REFERENCE), 8)
+    save_model(model, tmp_path / "e.safetensors")
+    return tmp_path / "e.safetensors"
+
+
+def test_an_encoder_is_saved_with_its_model(with_encoder: Path) -> None:
+    assert read_document(with_encoder).encoder == 8
+    model = load_model(with_encoder)
+    assert isinstance(model, BottleGAN)
+    assert model.encoder is not None
+    assert model.encoder.width == 8
+    torch.testing.assert_close(model.encoder.basis[:2], stain_densities(REFERENCE).float())
+    assert not model.encoder.training
+    before = with_encoder.read_bytes()
+    save_model(model, with_encoder)
+    assert with_encoder.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v, t: v.update(encoder=7), "`encoder.* has shape"),
+        (lambda v, t: v.update(encoder=0), "unexpected tensor `encoder"),
+        (lambda v, t: v.pop("encoder"), "unexpected tensor `encoder"),
+        (lambda v, t: t.pop(BASIS), f"tensor `{BASIS}` is missing"),
+        (lambda v, t: t.update({BASIS: torch.eye(4)}), r"shape \(4, 4\), expected \(3, 3\)"),
+        (lambda v, t: t.update({HEAD: t[HEAD][:-1]}), f"`{HEAD}` has shape"),
+        (lambda v, t: t.update({HEAD: t[HEAD].half()}), f"`{HEAD}` is F16, it must be"),
+        (lambda v, t: t[HEAD][3, 3].fill_(torch.nan), f"`{HEAD}` holds NaN"),
+        (lambda v, t: t[BASIS][0].fill_(torch.inf), f"`{BASIS}` holds NaN or infinity"),
+    ],
+)
+def test_a_broken_encoder_is_refused_in_one_line(
+    change: Callable[[Values, Tensors], object], message: str, with_encoder: Path
+) -> None:
+    rewrite(with_encoder, change)
+    refused(with_encoder, message)
+
+
+@pytest.mark.parametrize("paradigm", [paradigm for paradigm in PARADIGMS if paradigm != "many-one-many"])
+def test_no_other_paradigm_has_an_encoder(paradigm: Paradigm, tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_model(built(paradigm), path)
+    assert read_document(path).encoder == 0
+    rewrite(path, lambda values, _: values.update(encoder=8))
+    refused(path, "`encoder` must be from 0 to 0, got 8")

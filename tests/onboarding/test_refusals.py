@@ -1,0 +1,197 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+import skimage
+import skimage.io
+import torch
+from numpy.typing import NDArray
+from scipy import ndimage
+
+from bottlegan.data.peso import PesoPatches
+from bottlegan.models.files import PRIOR
+from bottlegan.models.paradigms import BottleGAN
+from bottlegan.onboarding.fit import onboard
+from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
+from bottlegan.simulation.tissue import Tissue, draw_tissue
+from bottlegan.simulation.tissue_parts import noise
+from bottlegan.stain.simulate import LABORATORIES, LABS, WIDE, Style, draw_style, render
+
+SIZE = 160
+HEMATOXYLIN, DAB = np.array([0.65, 0.70, 0.29]), np.array([0.27, 0.57, 0.78])
+PENS = {"blue": (0.1, 0.15, 0.6), "green": (0.05, 0.45, 0.2), "black": (0.06, 0.06, 0.08), "red": (0.8, 0.08, 0.1)}
+Levels = NDArray[np.uint8]
+
+
+@pytest.fixture(scope="module")
+def prior() -> BottleGAN:
+    return BottleGAN.load(PRIOR)
+
+
+def diagnose(levels: Levels, model: BottleGAN) -> StyleDiagnosis:
+    return onboard([levels], model).diagnosis
+
+
+def is_refused(levels: Levels, model: BottleGAN) -> bool:
+    return diagnose(levels, model).verdict == Verdict.REFUSED
+
+
+def to_levels(rgb: np.ndarray) -> Levels:
+    return (255 * rgb.clip(0, 1)).round().astype(np.uint8)
+
+
+def tissue(index: int) -> Tissue:
+    return draw_tissue(seed=11, index=index, size=SIZE)
+
+
+def stain(concentration: torch.Tensor, style: Style) -> Levels:
+    jitter = torch.Generator().manual_seed(0)
+    return to_levels(render(concentration[None], style, jitter)[0].permute(1, 2, 0).numpy())
+
+
+def on_glass(density: np.ndarray, seed: int) -> Levels:
+    random = np.random.default_rng(seed)
+    return to_levels(0.96 * np.exp(-density) + random.normal(0, 0.008, density.shape))
+
+
+def draw_ihc(index: int, kind: str, strength: float, positive: float = 1.0) -> Levels:
+    drawn, random = tissue(index), np.random.default_rng(index)
+    hematoxylin, eosin = drawn.concentration.numpy()
+    epithelium, there = drawn.epithelium.numpy(), hematoxylin + eosin > 0.1
+    nuclei, count = ndimage.label((hematoxylin > 0.35) & epithelium)
+    chosen = np.isin(nuclei, 1 + np.flatnonzero(random.random(count) < positive))
+    brown = {
+        "nuclear": chosen * (0.7 + 0.5 * hematoxylin),
+        "membrane": 1.0 * (ndimage.binary_dilation(chosen, iterations=2) & ~chosen),
+        "cytoplasm": epithelium * (0.4 + 0.8 * eosin) * (nuclei == 0),
+    }[kind]
+    brown = ndimage.gaussian_filter(strength * brown, 0.7) + 0.03 * there
+    blue = 0.9 * (0.06 + hematoxylin) * there * (1 - 0.6 * chosen * (kind == "nuclear")) + 0.01
+    return on_glass(1.6 * (blue[..., None] * HEMATOXYLIN + brown[..., None] * DAB), index)
+
+
+def draw_fluorescence(channels: tuple[int, ...]) -> Levels:
+    drawn = tissue(0)
+    hematoxylin, eosin = drawn.concentration.numpy().clip(0, 1)
+    rgb = np.zeros((SIZE, SIZE, 3))
+    for channel, signal in zip(channels, (hematoxylin, 0.8 * eosin * drawn.epithelium.numpy()), strict=False):
+        rgb[..., channel] = signal
+    return to_levels(rgb + np.abs(np.random.default_rng(0).normal(0.01, 0.01, rgb.shape)))
+
+
+def draw_ink(color: str, seed: int, lines: int = 4, width: int = 5) -> np.ndarray:
+    random = np.random.default_rng(seed)
+    covered = np.zeros((SIZE, SIZE), bool)
+    at = np.linspace(0, 1, 4 * SIZE)[:, None]
+    for _ in range(lines):
+        a, b, c = random.uniform(0, SIZE, (3, 2))
+        row, column = ((1 - at) ** 2 * a + 2 * at * (1 - at) * b + at**2 * c).astype(int).T
+        covered[row, column] = True
+    even = ndimage.gaussian_filter(1.0 * ndimage.binary_dilation(covered, iterations=width // 2 + 1), 1)
+    amount = even * (1 + 0.25 * noise(random, SIZE, 20) + 0.1 * noise(random, SIZE, 3)).clip(0.1)
+    return amount[..., None] * -np.log(PENS[color])
+
+
+def read_bundled(name: str) -> Levels:
+    """An image inside the wheel of scikit-image: `skimage.data` may ask the network."""
+    levels = np.asarray(skimage.io.imread(Path(skimage.__file__).parent / "data" / name))[..., :3]
+    return np.ascontiguousarray(levels[::2, ::2])
+
+
+IHC = [
+    (kind, *rest)
+    for kind in ("nuclear", "membrane", "cytoplasm")
+    for rest in ((1, 1.3, 1.0), (2, 0.6, 0.9), (0, 2.0, 0.3))
+]
+
+
+def test_immunohistochemistry_is_mostly_refused_and_hardly_ever_good(prior: BottleGAN) -> None:
+    """A little brown between the nuclei looks much like eosin."""
+    verdicts = [diagnose(draw_ihc(i, kind, strength, positive), prior).verdict for kind, i, strength, positive in IHC]
+    assert verdicts.count(Verdict.REFUSED) >= 6
+    assert verdicts.count(Verdict.GOOD) <= 2
+
+
+def test_real_immunohistochemistry_is_refused(prior: BottleGAN) -> None:
+    found = diagnose(read_bundled("ihc.png"), prior)
+    assert found.verdict == Verdict.REFUSED
+    assert "not those of hematoxylin and eosin" in found.reason
+
+
+@pytest.mark.parametrize("channels", [(2,), (2, 1)])
+def test_fluorescence_is_refused(channels: tuple[int, ...], prior: BottleGAN) -> None:
+    assert is_refused(draw_fluorescence(channels), prior)
+
+
+PHOTOGRAPHS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg", "motorcycle_left.png")
+
+
+def test_some_photographs_are_refused(prior: BottleGAN) -> None:
+    """Not all: a cat has colors that stained tissue could have."""
+    assert sum(is_refused(read_bundled(name), prior) for name in PHOTOGRAPHS) >= 2
+
+
+def test_a_gray_image_is_refused(prior: BottleGAN) -> None:
+    gray = stain(tissue(1).concentration, LABORATORIES[0]).mean(2, keepdims=True).astype(np.uint8).repeat(3, 2)
+    assert is_refused(gray, prior)
+
+
+@pytest.mark.parametrize("present", [0, 1])
+@pytest.mark.parametrize("lab", [0, 3])
+def test_one_stain_alone_is_not_good(present: int, lab: int, prior: BottleGAN) -> None:
+    concentration = tissue(1).concentration.clone()
+    concentration[1 - present] = 0
+    rgb = 0.97 * stain(concentration, LABORATORIES[lab]) / 255
+    found = diagnose(to_levels(rgb + np.random.default_rng(0).normal(0, 0.006, rgb.shape)), prior)
+    assert found.verdict != Verdict.GOOD
+
+
+@pytest.mark.parametrize("colors", [["blue"], ["green"], ["black"], ["red"], ["blue", "red"], ["green", "black"]])
+def test_a_pen_on_glass_is_not_good(colors: list[str], prior: BottleGAN) -> None:
+    ink = np.sum([draw_ink(color, seed) for seed, color in enumerate(colors)], axis=0)
+    assert diagnose(on_glass(ink, 0), prior).verdict != Verdict.GOOD
+
+
+@pytest.mark.parametrize("index", range(4))
+def test_usual_labs_are_not_refused_and_their_error_is_expected_to_be_small(index: int, prior: BottleGAN) -> None:
+    style = draw_style(np.random.default_rng([7, index]), "lab", LABS)
+    found = diagnose(stain(tissue(index).concentration, style), prior)
+    assert found.verdict != Verdict.REFUSED
+    assert found.expected_error < 25
+    assert found.is_he > 0.8
+
+
+def test_usual_labs_are_mostly_good(prior: BottleGAN) -> None:
+    styles = [draw_style(np.random.default_rng([8, index]), "lab", LABS) for index in range(10)]
+    images = [stain(tissue(index).concentration, style) for index, style in enumerate(styles)]
+    assert sum(diagnose(image, prior).verdict == Verdict.GOOD for image in images) >= 6
+
+
+def test_strange_styles_are_hardly_ever_refused(prior: BottleGAN) -> None:
+    styles = [draw_style(np.random.default_rng([33, index]), "lab", WIDE) for index in range(20)]
+    images = [stain(tissue(index % 5).concentration, style) for index, style in enumerate(styles)]
+    assert sum(is_refused(image, prior) for image in images) <= 2
+
+
+@pytest.mark.parametrize("side", [0.32, 0.14])
+def test_tissue_in_a_corner_is_not_refused(side: float, prior: BottleGAN) -> None:
+    concentration = torch.full((2, SIZE, SIZE), 0.01)
+    corner = round(side * SIZE)
+    concentration[:, :corner, :corner] = tissue(1).concentration[:, :corner, :corner]
+    assert not is_refused(stain(concentration, LABORATORIES[0]), prior)
+
+
+def test_mostly_fat_is_not_refused(prior: BottleGAN) -> None:
+    hole = torch.from_numpy(noise(np.random.default_rng(0), SIZE, 15) < 0.8)
+    assert not is_refused(stain(tissue(2).concentration * ~hole, LABORATORIES[3]), prior)
+
+
+def test_stains_of_nearly_one_color_are_not_good(prior: BottleGAN) -> None:
+    style = Style(name="alike", hematoxylin=(1.3, 1.6, 0.9), eosin=(0.62, 0.8, 0.46))
+    assert diagnose(stain(tissue(1).concentration, style), prior).verdict != Verdict.GOOD
+
+
+def test_real_artificial_styles_are_hardly_ever_refused(peso: PesoPatches, prior: BottleGAN) -> None:
+    files = sorted((peso.root / "styled").glob("*.webp"))[::12]
+    refused = [path.name for path in files if is_refused(skimage.io.imread(path)[..., :3], prior)]
+    assert len(refused) <= len(files) // 10, refused
