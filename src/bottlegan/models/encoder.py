@@ -61,7 +61,7 @@ class Sight(NamedTuple):
     is_tissue: Tensor
     """(B, P) bool: which pixels count."""
     glass: Tensor
-    """(B, 3) density of the glass; any, where none is seen."""
+    """(B, 3) density of the glass; 0 where none is seen."""
     sees_glass: Tensor
     """(B,) bool."""
 

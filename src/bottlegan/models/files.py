@@ -38,6 +38,8 @@ Record = Mapping[str, str | int | float]
 # Far more than any model of ours has, and far less than would exhaust a machine before the tensors are compared.
 MAX_TEXT = 2**24
 MAX_STYLES = 100_000
+MAX_CONDITION = 1e6
+"""Of the stains of an encoder, above which they cannot be told apart."""
 MAX_PAIRS = 1000
 """Styles of a many-one-one model, which has two generators for each."""
 
@@ -105,6 +107,7 @@ def load_model(path: Path) -> StyleModel:
         tensors = {name: file.get_tensor(name).clone() for name in layout}
     _check_finite(tensors, path)
     model.load_state_dict(tensors, strict=True, assign=True)
+    _check_encoder(model, path)
     return model.eval()
 
 
@@ -226,6 +229,11 @@ def _check_finite(tensors: Mapping[str, Tensor], path: Path) -> None:
     for name, tensor in tensors.items():
         if not tensor.isfinite().all():
             raise ModelFileError(f"{path}: tensor `{name}` holds NaN or infinity; train the model again")
+
+
+def _check_encoder(model: StyleModel, path: Path) -> None:
+    if encoder_width(model) and not bool(torch.linalg.cond(model.get_buffer("encoder.basis")) < MAX_CONDITION):
+        raise ModelFileError(f"{path}: the two stains of its encoder are one; train the model again")
 
 
 def _dtype(code: str) -> str:

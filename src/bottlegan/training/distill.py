@@ -20,7 +20,7 @@ from bottlegan.onboarding.fit import describe_reference
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.affine import AffineMap, both_ways, join_maps
+from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
 from bottlegan.stain.density import BLACK, from_levels, to_density, to_levels
 from bottlegan.stain.macenko import plane_normal
 from bottlegan.training.gan import TrainConfig, sees_pixels_only, train
@@ -161,7 +161,8 @@ def begin(names: Sequence[str], maps: AffineMap, config: TrainConfig, seed: int)
     known = true_maps([draw_known_style(seed, "distill", index) for index in range(SIMULATED)])
     rows = [str(row) for row in range(SIMULATED + len(names))]
     model = as_bottlegan(build_model(config.model, rows, torch_stream(seed, "model")))
-    begin_at_maps(model, both_ways(join_maps([known, maps])))
+    turned = known.choose(torch.arange(SIMULATED).roll(1)).inverse()  # of other styles: see `begin_prior`
+    begin_at_maps(model, StyleMaps(join_maps([known, maps]), join_maps([turned, maps.inverse()])))
     clients = StyleCodes(names, config.model.code_size, torch_stream(seed, "codes"))
     with torch.no_grad():
         clients.table.copy_(model.codes.table[SIMULATED:])
