@@ -1,7 +1,7 @@
 """Verdicts: what to think of a style that was fitted to a few images, in one word, with its reason and its remedy.
 
-The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. Those of the
-expected error, of darkness and of what is H&E were drawn on simulated labs that no training and no benchmark has seen.
+The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. Those of
+the expected error, of darkness and of what is H&E were drawn on simulated labs that no training and no benchmark saw.
 """
 
 from dataclasses import dataclass
