@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from bottlegan.data.peso import open_peso_patches
 from bottlegan.errors import InputError
 from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import REFERENCE, render, unmix
 
 BIN = 0.05

@@ -15,11 +15,12 @@ from bottlegan.cli import main as cli
 from bottlegan.errors import InputError
 from bottlegan.experiments import paired
 from bottlegan.experiments.bench_normalize import MapLevels
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Silent
 from bottlegan.simulation.organs import Patch, draw_patch
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.affine import AffineMap
 
 SIDE = 96

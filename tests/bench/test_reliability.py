@@ -9,10 +9,10 @@ from torch import Tensor
 from bottlegan.bench import reliability as bench
 from bottlegan.bench.reliability import JudgedLab, draw_reliability, summarize
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.verdict import GOOD_ERROR, Verdict
-from bottlegan.slides.image import Levels
 
 SVG = "{http://www.w3.org/2000/svg}"
 

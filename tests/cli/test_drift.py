@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from bottlegan.cli import main as cli
+from bottlegan.imaging.files import write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import PRIOR, save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import from_batch, write_image
 from bottlegan.stain.simulate import LABORATORIES, render
 
 

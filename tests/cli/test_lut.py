@@ -8,13 +8,13 @@ import pytest
 import torch
 
 from bottlegan.cli import main as cli
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.colormap.checks import MapChecks, check_map
+from bottlegan.colormap.cube import read_cube
+from bottlegan.colormap.table import ColorTable
+from bottlegan.imaging.files import read_image
+from bottlegan.models.config import GeneratorConfig, ModelConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.slides.image import read_image
-from bottlegan.stain.cube import read_cube
-from bottlegan.stain.lut import ColorTable
-from bottlegan.stain.lut_checks import MapChecks, check_map
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
@@ -72,7 +72,7 @@ def test_the_only_style_needs_no_name_and_the_exact_table_is_told(
         return check_map(convert, 85)
 
     monkeypatch.setattr(ColorTable, "digest", lambda _, progress: "0123abcd" if progress is not None else "")
-    monkeypatch.setattr("bottlegan.stain.lut_checks.check_map", watch)
+    monkeypatch.setattr("bottlegan.colormap.checks.check_map", watch)
     out = tmp_path / "a.cube"
     assert run(monkeypatch, "--model", root / "one.safetensors", "--out", out, "--exact") == 0
     assert "SHA-256 of the exact table: 0123abcd" in capsys.readouterr().out
@@ -85,7 +85,7 @@ def test_the_only_style_needs_no_name_and_the_exact_table_is_told(
 def test_a_table_is_compared_with_the_model_and_nothing_is_written(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bottlegan.stain.lut_checks.STRIDE", 85)
+    monkeypatch.setattr("bottlegan.colormap.checks.STRIDE", 85)
     right, wrong = tmp_path / "right.cube", tmp_path / "wrong.cube"
     normalizer = Normalizer.load(root / "one.safetensors")
     normalizer.to_cube(right, 17)
@@ -104,7 +104,7 @@ def test_a_table_is_compared_with_the_model_and_nothing_is_written(
 def test_a_map_that_fails_a_check_is_marked(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("bottlegan.stain.lut_checks.STRIDE", 85)
+    monkeypatch.setattr("bottlegan.colormap.checks.STRIDE", 85)
     monkeypatch.setattr(Normalizer, "table", lambda *_: lambda colors: 255 - colors)
     for direction, marks in (("normalize", 5), ("restain", 4)):  # a lab's glass need not be white
         words = ("--model", root / "one.safetensors", "--out", tmp_path / "a.cube", "--direction", direction)

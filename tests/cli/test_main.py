@@ -8,7 +8,7 @@ import pytest
 
 from bottlegan import __version__
 from bottlegan.cli import main as cli
-from bottlegan.slides.image import write_image
+from bottlegan.imaging.files import write_image
 
 PICTURE = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
 

@@ -7,10 +7,11 @@ from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import read_image, write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import load_model, read_document
 from bottlegan.simulation.lab import draw_labs
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import from_batch, read_image, write_image
 from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
 from bottlegan.training.lab_samples import LabPixels, join_pixels, sample_lab
 

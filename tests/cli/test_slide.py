@@ -10,11 +10,12 @@ from typer.testing import CliRunner, Result
 
 from bottlegan.cli.main import app
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
-from bottlegan.models.paradigms import ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import build_model
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.simulate import LABORATORIES, render
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

@@ -8,8 +8,9 @@ from bottlegan.cli.main import app
 from bottlegan.data.patches import list_patches
 from bottlegan.data.synthetic_lab import draw_lab, write_lab
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import read_image
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import read_image, to_batch
 from bottlegan.stain.simulate import unmix
 
 

@@ -5,9 +5,11 @@ import numpy as np
 import pytest
 
 from bottlegan.cli import main as cli
+from bottlegan.imaging.files import read_image, write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import from_batch, read_image, write_image
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, Style, render
+from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
+from bottlegan.stain.style import Style
 
 CONFIG = """
 steps = 40

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from bottlegan.data import lab
 from bottlegan.data.lab import MOST_IMAGES, read_lab, spread
 from bottlegan.errors import InputError
-from bottlegan.slides.image import write_image
+from bottlegan.imaging.files import write_image
 
 
 def gray(level: int) -> np.ndarray:

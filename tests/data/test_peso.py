@@ -5,7 +5,7 @@ import pytest
 
 from bottlegan.data.peso import PesoPatches, list_peso_slides, open_peso_patches
 from bottlegan.errors import MissingError
-from bottlegan.slides.image import write_image
+from bottlegan.imaging.files import write_image
 
 
 def make_patches(root: Path, ids: list[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from bottlegan.data.real import open_real_data, read_whole
 from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.slides.image import write_image
+from bottlegan.imaging.files import write_image
 
 REAL = Path(os.environ.get("BOTTLEGAN_REAL", Path(__file__).parents[3] / "shared" / "data" / "real"))
 HEADER = "image,mask,lab,what\n"

@@ -10,8 +10,8 @@ import pytest
 from bottlegan.cli import main as cli
 from bottlegan.errors import InputError
 from bottlegan.experiments import bench_normalize as bench
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import Silent
-from bottlegan.slides.image import Levels
 
 OURS = {
     "ours",

@@ -9,11 +9,12 @@ from torch import Tensor
 from bottlegan.errors import InputError
 from bottlegan.experiments import bench_onboard as bench
 from bottlegan.experiments.paired import Half, load_halves
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Silent
-from bottlegan.slides.image import Levels, to_batch
 
 
 @pytest.fixture(scope="module")

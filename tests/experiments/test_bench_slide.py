@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bottlegan.colormap.table import ColorTable
 from bottlegan.data.synthetic_lab import draw_lab
 from bottlegan.data.synthetic_slide import write_slide
 from bottlegan.errors import InputError, MissingError
 from bottlegan.experiments import bench_slide as bench
 from bottlegan.experiments import bench_tiles
 from bottlegan.experiments.bench_slide import Finished, describe_row, run_apart, summarize
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import Silent
-from bottlegan.slides.image import Levels
-from bottlegan.stain.lut import ColorTable
 
 for package in ("openslide", "simplejpeg", "tifffile"):
     pytest.importorskip(package, reason="needs pip install 'bottlegan[slides]'")

@@ -1,13 +1,14 @@
 import numpy as np
 import pytest
 
+from bottlegan.colormap.table import ColorTable
 from bottlegan.experiments import bench_table as bench
 from bottlegan.experiments.bench_table import compare, make_plane
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Progress, Silent
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch
-from bottlegan.stain.lut import ColorTable
 from bottlegan.stain.simulate import LABORATORIES, render
 
 

@@ -24,12 +24,13 @@ from bottlegan.experiments.drift import (
 )
 from bottlegan.experiments.drift_chart import Level, Mark, choose_step, draw_chart
 from bottlegan.experiments.drift_report import say_result, to_csv, to_json, write_drift
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.fit import Onboarding, onboard
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import LABORATORIES, render
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from bottlegan.errors import ImageError, InputError
 from bottlegan.experiments.evaluate import evaluate_folders
-from bottlegan.slides.image import Levels, write_image
+from bottlegan.imaging.files import Levels, write_image
 
 RANDOM = np.random.default_rng(0)
 

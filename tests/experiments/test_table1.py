@@ -12,8 +12,9 @@ from bottlegan.experiments.table1_files import Point, Run, Scores, to_markdown, 
 from bottlegan.experiments.table1_methods import METHODS, build_labs, plan_training
 from bottlegan.experiments.world import World, draw_world
 from bottlegan.federated.phase2 import Lab
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.slides.image import Levels, to_batch
 from bottlegan.stain.macenko import Reference, summarize_reference
 
 BY_KEY = {method.key: method for method in METHODS}

@@ -14,9 +14,9 @@ from bottlegan.experiments.figure2 import run_figure2
 from bottlegan.experiments.paired import Half, find_peso, load_halves
 from bottlegan.experiments.table2 import METHODS, plan, run_table2
 from bottlegan.experiments.table2_files import Table2
+from bottlegan.imaging.files import read_image
 from bottlegan.models.files import load_model
 from bottlegan.progress import Silent
-from bottlegan.slides.image import read_image
 from bottlegan.training.gan import PRESETS
 
 

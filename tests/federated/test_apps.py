@@ -26,7 +26,7 @@ from bottlegan.federated.server_app import FlowerExchange, ServerConfig
 from bottlegan.federated.server_app import app as server_app
 from bottlegan.federated.simulation import run_local
 from bottlegan.federated.simulation_flower import run as run_flower
-from bottlegan.slides.image import read_image
+from bottlegan.imaging.files import read_image
 
 JOIN = Request("join", settings={"client": "a"})
 

@@ -17,13 +17,15 @@ from bottlegan.federated.phase1 import (
     contribute,
     expected_shapes,
 )
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import PRIOR
-from bottlegan.models.paradigms import BottleGAN, ModelConfig
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.simulate import PAPER, REFERENCE, Style, draw_style, render
+from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
+from bottlegan.stain.style import Style
 from bottlegan.training.distill import DistillConfig
 from bottlegan.training.gan import TrainConfig
 

@@ -18,11 +18,11 @@ from bottlegan.federated.phase2 import (
     stain_with,
     train_round,
 )
+from bottlegan.imaging.files import Levels
 from bottlegan.metrics.tally import SIZE, compute_scores
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import is_normalization
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.slides.image import Levels
 from bottlegan.training.segmentation import Labeled
 
 

@@ -4,8 +4,8 @@ from torch import Tensor
 
 from bottlegan.errors import InputError
 from bottlegan.models.code_maps import decode_maps, encode_maps, linear_layers, list_numbers, relate_codes
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.config import GeneratorConfig, ModelConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.training.prior import PriorConfig, begin_prior
 

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import bottlegan.models.files
 from bottlegan.errors import InputError, MissingError, ModelFileError
+from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.files import FORMAT, KEY, load_model, read_document, save_model
-from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ModelConfig, Paradigm, StyleModel, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel, build_model
 from bottlegan.stain.simulate import REFERENCE
 
 Values = dict[str, Any]

@@ -11,10 +11,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from bottlegan.errors import ModelFileError
+from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.encoder import StyleEncoder
 from bottlegan.models.files import KEY, load_model, read_document, save_model
-from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ModelConfig, Paradigm, StyleModel, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel, build_model
 from bottlegan.stain.simulate import REFERENCE, stain_densities
 
 Values = dict[str, Any]

@@ -2,19 +2,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.encoder import StyleEncoder
-from bottlegan.models.paradigms import (
-    PARADIGMS,
-    BottleGAN,
-    ManyToMany,
-    ManyToOne,
-    ModelConfig,
-    OneToOne,
-    Paradigm,
-    StyleModel,
-    build_model,
-)
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ManyToMany, ManyToOne, OneToOne, StyleModel, build_model
 
 NAMES = ("a", "b", "c")
 every = pytest.mark.parametrize("paradigm", PARADIGMS)

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bottlegan.errors import ConfigError
-from bottlegan.models.pixel import KNOWN_CODES, GeneratorConfig, Modulation, PixelGenerator
+from bottlegan.models.config import GeneratorConfig
+from bottlegan.models.pixel import KNOWN_CODES, Modulation, PixelGenerator
 from bottlegan.stain.density import to_density, to_rgb
 
 CODE = 6

@@ -5,9 +5,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_levels
 from bottlegan.models.pixel_sets import CANDIDATES, DENSITY, FAR, NEAR, WINDOW, look_at, look_at_image, place_grid
-from bottlegan.slides.image import Levels
-from bottlegan.stain.density import from_levels, to_density
+from bottlegan.stain.density import to_density
 
 SMOOTH = 2e-3  # roughness that rounding leaves of none: the square root of 1e-7 of a squared density
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.config import GeneratorConfig
 from bottlegan.models.unet import UNetGenerator
 
 CODE = 5

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from bottlegan.errors import InputError, MissingError
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.imaging.files import Levels
+from bottlegan.models.config import GeneratorConfig, ModelConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize import adapters
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.slides.image import Levels
 
 NAMES = ("a", "b", "c")
 

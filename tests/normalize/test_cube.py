@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy.interpolate import RegularGridInterpolator
 
+from bottlegan.colormap.cube import random_colors, read_cube, tissue_colors
+from bottlegan.colormap.table import Levels
 from bottlegan.errors import InputError
+from bottlegan.imaging.tensors import from_batch, to_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Direction, Normalizer
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
-from bottlegan.slides.image import from_batch, to_batch
-from bottlegan.stain.cube import random_colors, read_cube, tissue_colors
-from bottlegan.stain.lut import Levels
 from bottlegan.stain.simulate import REFERENCE
 
 DIRECTIONS: tuple[Direction, ...] = ("normalize", "restain")

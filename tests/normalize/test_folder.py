@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from bottlegan.errors import ImageError, InputError
+from bottlegan.imaging.files import read_image, write_image
 from bottlegan.normalize.folder import map_files
-from bottlegan.slides.image import read_image, write_image
 
 GRAY = np.full((6, 8, 3), 100, np.uint8)
 

@@ -9,17 +9,19 @@ from typer.testing import CliRunner, Result
 
 from bottlegan.cli.main import app
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import Levels, read_image, write_image
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import encode_maps
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.slide_map import MapChoice, load_map
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, read_image, to_batch, write_image
 from bottlegan.stain.affine import both_ways
-from bottlegan.stain.simulate import LABORATORIES, Style, render
+from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.style import Style
 from bottlegan.training.prior import true_maps
 
 SIZE = 192

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from bottlegan.errors import ImageError, InputError, MissingError, TileError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import PRIOR, save_model
-from bottlegan.models.paradigms import ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import build_model
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.slide import SlideOptions, map_slide
 from bottlegan.normalize.slide_folder import map_slide_folder
@@ -16,7 +18,6 @@ from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap, fit_map,
 from bottlegan.progress import Progress
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
-from bottlegan.slides.image import Levels, from_batch
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.writer import PyramidWriter
 from bottlegan.stain.simulate import LABORATORIES, render

@@ -9,12 +9,12 @@ import torch
 
 from bottlegan import __version__
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import Levels
 from bottlegan.normalize.slide import SlideOptions, check_slide, map_slide
 from bottlegan.normalize.slide_map import SlideMap
 from bottlegan.progress import Item, Silent, Unit
 from bottlegan.slides import reader
 from bottlegan.slides.grid import Region
-from bottlegan.slides.image import Levels
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import write_image
 from bottlegan.normalize.slide import SlideOptions
 from bottlegan.normalize.slide_folder import list_slides, map_slide_folder, pair_slides
 from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap
 from bottlegan.progress import Progress
-from bottlegan.slides.image import write_image
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")

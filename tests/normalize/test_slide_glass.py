@@ -6,6 +6,8 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
@@ -14,7 +16,6 @@ from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
-from bottlegan.slides.image import Levels, from_batch
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.writer import PyramidWriter
 from bottlegan.stain.simulate import LABS, draw_style, render

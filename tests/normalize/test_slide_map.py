@@ -7,14 +7,15 @@ import pytest
 import torch
 
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize import slide_map
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.slide_map import MapChoice, fit_map, load_map
 from bottlegan.seeding import numpy_stream
-from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render
 
 GREEN, BLUE = np.array([[20, 120, 60]], np.uint8), np.array([[30, 60, 170]], np.uint8)

@@ -19,9 +19,11 @@ from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import PRIOR, save_model
-from bottlegan.models.paradigms import ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import build_model
 from bottlegan.normalize.slide import SlideOptions
 from bottlegan.normalize.slide_folder import Outcome, Pair, map_slide_folder
 from bottlegan.normalize.slide_map import MapChoice, fit_map
@@ -29,7 +31,6 @@ from bottlegan.normalize.slide_ray import run_on_ray
 from bottlegan.normalize.slide_workers import TRIES, run_in_processes
 from bottlegan.progress import Item, Silent, Unit
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.stain.simulate import LABORATORIES, render
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 from torch import Tensor
 
+from bottlegan.colormap.table import Convert
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, from_levels, to_levels
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.reference_stain import ReferenceStain
@@ -24,11 +27,10 @@ from bottlegan.normalize.spare import (
     weigh_ink,
 )
 from bottlegan.seeding import numpy_stream
-from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.affine import both_ways
-from bottlegan.stain.density import from_levels, to_density, to_levels, to_rgb
-from bottlegan.stain.lut import Convert
-from bottlegan.stain.simulate import LABS, REFERENCE, Style, draw_style, render, stain_densities
+from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render, stain_densities
+from bottlegan.stain.style import Style
 from bottlegan.training.prior import true_maps
 
 GREEN, LIGHT_GREEN, YELLOW, BLUE = (20, 120, 60), (120, 200, 150), (230, 220, 60), (30, 60, 170)

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from bottlegan.errors import InputError
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.config import GeneratorConfig, ModelConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.transforms import Normalize, RandomRestain, Restain
 from bottlegan.simulation.tissue import draw_tissue

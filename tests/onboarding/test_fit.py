@@ -9,9 +9,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import decode_maps
+from bottlegan.models.config import ModelConfig
 from bottlegan.models.files import PRIOR
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.pixel_sets import VIEWS, PixelSet, look_at
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.onboarding import fit
@@ -31,10 +34,10 @@ from bottlegan.onboarding.fit import (
 )
 from bottlegan.onboarding.verdict import MOST_GAIN, Verdict
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, read_image, to_batch
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, Style, render, stain_densities
+from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render, stain_densities
+from bottlegan.stain.style import Style
 
 ODD = Style(name="odd", hematoxylin=(1.2, 1.0, 0.3), eosin=(0.1, 0.4, 0.9), offset=(0.02, 0.06))
 PALE = Style(name="pale", hematoxylin=(0.7, 0.9, 0.45), eosin=(0.05, 0.5, 0.3))

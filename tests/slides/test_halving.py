@@ -3,8 +3,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from bottlegan.imaging.files import Levels
 from bottlegan.slides.halving import halve
-from bottlegan.slides.image import Levels
 
 IMAGES = arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3)))
 

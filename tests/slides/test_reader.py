@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, write_image
 from bottlegan.slides.reader import is_slide
 from bottlegan.slides.tissue import choose_tiles, mask_ink, mask_tissue, sample_tissue
 from bottlegan.stain.simulate import REFERENCE, render

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
+from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
-from bottlegan.slides.image import Levels
 from bottlegan.slides.stream import LEAST, stream_pyramid
 
 

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from bottlegan.errors import ImageError, TileError
+from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Region, Size
-from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import open_slide, read_all_but_broken
 from bottlegan.slides.tiled import JpegTiles, check_tiff, find_jpeg_tiles, make_head, strip_names
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import Levels
 from bottlegan.slides import bigtiff
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.image import Levels
 from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import Form, check_target, choose_format, describe, writing_pyramid
 

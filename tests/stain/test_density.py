@@ -2,7 +2,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.stain.density import BLACK, FADED, NEARLY_WHITE, fade_white, from_levels, to_density, to_levels, to_rgb
+from bottlegan.imaging.tensors import from_levels, to_levels
+from bottlegan.stain.density import BLACK, FADED, NEARLY_WHITE, fade_white, to_density, to_rgb
 
 
 def test_all_levels_survive_the_round_trip() -> None:

@@ -13,13 +13,13 @@ from bottlegan.stain.simulate import (
     LABS,
     PAPER,
     REFERENCE,
-    Style,
     Variety,
     draw_style,
     render,
     stain_densities,
     unmix,
 )
+from bottlegan.stain.style import Style
 
 WILD = Variety(matrix_noise=3, strength_spread=0.5, pixel_noise=0.1)
 VARIETIES = {"paper": PAPER, "labs": LABS, "wild": WILD}

@@ -6,16 +6,16 @@ from torch import Tensor
 
 from bottlegan.config import parse, to_values
 from bottlegan.errors import ConfigError, InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.code_maps import decode_maps, encode_maps
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.critics import CriticConfig
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.onboarding.fit import onboard
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
-from bottlegan.stain.density import from_levels, to_levels
 from bottlegan.stain.simulate import LABORATORIES, LABS, REFERENCE, draw_style, render
 from bottlegan.training.distill import DistillConfig, distill, fit_maps, restain_images, restain_pixels
 from bottlegan.training.gan import TrainConfig, train

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bottlegan.errors import ConfigError
-from bottlegan.slides.image import Levels
+from bottlegan.imaging.files import Levels
 from bottlegan.training.fixmatch import FixMatchConfig, cut_mix, distort, draw_rectangles, unlabeled_loss
 from bottlegan.training.segmentation import SegmentationConfig
 

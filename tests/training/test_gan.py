@@ -7,13 +7,14 @@ import torch
 
 from bottlegan.config import load, parse, to_toml, to_values
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
+from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.critics import CriticConfig
-from bottlegan.models.paradigms import ModelConfig, Paradigm, StyleModel
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import StyleModel
 from bottlegan.progress import Json, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
 from bottlegan.training import gan
 from bottlegan.training.gan import PRESETS, TrainConfig, advance, measure, prepare, start, train

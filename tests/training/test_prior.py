@@ -10,10 +10,10 @@ from torch import Tensor
 
 from bottlegan.config import parse, to_values
 from bottlegan.models.code_maps import encode_maps
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.encoder import Look, StyleEncoder
 from bottlegan.models.files import PRIOR, load_model, read_document
-from bottlegan.models.paradigms import BottleGAN, ModelConfig
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.progress import Json, Silent
 from bottlegan.seeding import numpy_stream
@@ -21,7 +21,8 @@ from bottlegan.simulation import lab as labs_module
 from bottlegan.simulation.lab import PATCHES, draw_labs
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, render, stain_densities
+from bottlegan.stain.simulate import REFERENCE, WIDE, draw_style, render, stain_densities
+from bottlegan.stain.style import Style
 from bottlegan.training import prior
 from bottlegan.training.lab_samples import KEPT, LabPixels, join_pixels, sample_lab
 from bottlegan.training.prior import (

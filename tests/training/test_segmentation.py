@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bottlegan.errors import ConfigError, InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.metrics.tally import SIZE, compute_scores
-from bottlegan.slides.image import Levels
 from bottlegan.training.segmentation import (
     Labeled,
     SegmentationConfig,

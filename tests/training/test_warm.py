@@ -2,7 +2,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.models.paradigms import ModelConfig, build_model
+from bottlegan.models.config import ModelConfig
+from bottlegan.models.paradigms import build_model
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.training.warm import begin_at_maps, describe, tame
 

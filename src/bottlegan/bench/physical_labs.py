@@ -23,6 +23,8 @@ from bottlegan.bench.real_methods import NOTHING, OURS, Fitted, apply, fit_momen
 from bottlegan.errors import InputError
 from bottlegan.experiments.bench_normalize import MapLevels, Peer, find_package, peer_torchstain
 from bottlegan.experiments.table2_files import find_commit
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
@@ -32,7 +34,6 @@ from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.organs import Patch, draw_patch
 from bottlegan.simulation.physics import PhysicalLab, draw_physical_lab, expose, scan
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import to_density, to_rgb
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density, summarize_reference

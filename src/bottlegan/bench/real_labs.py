@@ -38,8 +38,8 @@ from bottlegan.data.real import RealData
 from bottlegan.errors import InputError
 from bottlegan.experiments.bench_normalize import clock
 from bottlegan.experiments.table2_files import find_commit
+from bottlegan.imaging.files import Levels, read_image
 from bottlegan.progress import Json, Progress, Silent
-from bottlegan.slides.image import Levels, read_image
 
 WAYS = ("labs", "images")
 """What a method is fitted to: all images of a lab, or each image alone."""

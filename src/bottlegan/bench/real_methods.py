@@ -20,9 +20,10 @@ from skimage.color import lab2rgb, rgb2lab
 from bottlegan.data.real import read_whole
 from bottlegan.errors import InputError
 from bottlegan.experiments.bench_normalize import MapLevels, Peer, peer_torchstain
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.simulate import REFERENCE, render
 
 NOTHING, OURS = "nothing", "ours"

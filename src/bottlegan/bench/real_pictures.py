@@ -15,8 +15,8 @@ from bottlegan.bench.real_methods import Fitted, Method, apply, fit_ours, write_
 from bottlegan.data.lab import spread
 from bottlegan.data.real import RealData, read_whole
 from bottlegan.files import make_folder
+from bottlegan.imaging.files import Levels, read_image, write_image
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import Levels, read_image, write_image
 
 SIDE = 220
 """Of a picture on a sheet, in pixels."""

@@ -13,7 +13,7 @@ from skimage.color import rgb2lab
 
 from bottlegan.bench.real_colors import root_mean_square
 from bottlegan.bench.real_methods import Fitted, Method, apply
-from bottlegan.slides.image import Levels, read_image
+from bottlegan.imaging.files import Levels, read_image
 
 QUANTILES = np.linspace(0.05, 0.95, 19)
 FLAT = 1e-3

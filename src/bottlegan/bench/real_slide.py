@@ -10,7 +10,7 @@ from skimage.color import rgb2lab
 from bottlegan.bench.real_colors import Mask, find_glass
 from bottlegan.bench.real_methods import Method, apply
 from bottlegan.data.real import read_whole
-from bottlegan.slides.image import Levels
+from bottlegan.imaging.files import Levels
 
 NEAR = (8, 40)
 """Distance in pixels to tissue of glass that is near it."""

@@ -21,6 +21,8 @@ from bottlegan.errors import InputError
 from bottlegan.experiments.drift_chart import ALARM, CALM, choose_step, wrap_svg
 from bottlegan.experiments.table2_files import find_commit
 from bottlegan.files import write_text
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN
@@ -29,7 +31,6 @@ from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import GOOD_ERROR, Verdict
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.simulation.lab import SimulatedLab, draw_labs
-from bottlegan.slides.image import Levels, to_batch
 
 SEED = 2025
 """Of the labs; no other part of the project uses it."""

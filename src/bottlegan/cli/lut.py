@@ -13,10 +13,10 @@ from bottlegan.cli.progress import TerminalProgress
 from bottlegan.errors import InputError
 
 if TYPE_CHECKING:
+    from bottlegan.colormap.checks import Color, Jump, MapChecks
+    from bottlegan.colormap.cube import Deviation
+    from bottlegan.imaging.files import Levels
     from bottlegan.normalize.normalizer import Normalizer
-    from bottlegan.slides.image import Levels
-    from bottlegan.stain.cube import Deviation
-    from bottlegan.stain.lut_checks import Color, Jump, MapChecks
 
 Direction = Literal["normalize", "restain"]
 
@@ -47,10 +47,10 @@ def lut(
 
     Example: bottlegan lut --model model.safetensors --style lab-3 --out lab-3.cube
     """
+    from bottlegan.colormap.checks import STRIDE, check_map
+    from bottlegan.colormap.cube import check_size, check_target, measure, read_cube, write_cube
+    from bottlegan.imaging.files import write_image
     from bottlegan.normalize.cube import make_cube
-    from bottlegan.slides.image import write_image
-    from bottlegan.stain.cube import check_size, check_target, measure, read_cube, write_cube
-    from bottlegan.stain.lut_checks import STRIDE, check_map
 
     if out is None and check is None:
         raise InputError("nothing to do; name a table to write with --out FILE.cube, or one to --check")
@@ -106,7 +106,7 @@ def _draw(normalizer: "Normalizer", direction: Direction) -> "Levels":
 
 
 def _show_checks(checks: "MapChecks", name: str, direction: Direction, console: Console) -> None:
-    from bottlegan.stain.lut_checks import DARK, MOST_JUMP, MOST_LIGHTER, MOST_WHITE_SHIFT
+    from bottlegan.colormap.checks import DARK, MOST_JUMP, MOST_LIGHTER, MOST_WHITE_SHIFT
 
     table = Table(title=escape(f"{direction}: {name}"))
     for heading in ("check", "found", "at most", "verdict"):

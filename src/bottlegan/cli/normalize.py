@@ -23,9 +23,9 @@ from bottlegan.cli.slides import (
 from bottlegan.errors import InputError
 
 if TYPE_CHECKING:
+    from bottlegan.imaging.files import Levels
     from bottlegan.normalize.folder import ColorMap
     from bottlegan.normalize.normalizer import Normalizer
-    from bottlegan.slides.image import Levels
 
 Input = Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)]
 Output = Annotated[Path, typer.Argument(help="Image, slide (.tiff) or folder to write.", show_default=False)]
@@ -116,10 +116,10 @@ def _map_of(model: Path, style: str, direction: str, like: "Normalizer | None" =
     """Return how a model of any paradigm maps images of a style that it knows."""
     import torch
 
+    from bottlegan.imaging.tensors import from_batch, to_batch
     from bottlegan.models.files import load_model
     from bottlegan.models.paradigms import BottleGAN
     from bottlegan.normalize.normalizer import Normalizer
-    from bottlegan.slides.image import from_batch, to_batch
 
     network = load_model(model)
     if isinstance(network, BottleGAN):

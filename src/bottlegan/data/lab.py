@@ -8,7 +8,7 @@ import numpy as np
 
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import InputError
-from bottlegan.slides.image import Levels, read_image
+from bottlegan.imaging.files import Levels, read_image
 from bottlegan.slides.reader import is_slide
 from bottlegan.slides.tissue import sample_tissue
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.slides.image import FORMATS, Levels, read_image, read_mask
+from bottlegan.imaging.files import FORMATS, Levels, read_image, read_mask
 
 MASK_ENDING = "_mask"
 

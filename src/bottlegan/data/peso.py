@@ -20,7 +20,8 @@ from torch import Tensor
 
 from bottlegan.data.patches import read_fitting_mask
 from bottlegan.errors import MissingError
-from bottlegan.slides.image import read_image, to_batch
+from bottlegan.imaging.files import read_image
+from bottlegan.imaging.tensors import to_batch
 
 Stain = Literal["reference", "styled"]
 

@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from bottlegan.data.patches import list_patches, read_fitting_mask
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import Levels, read_image
 from bottlegan.slides.grid import Region
-from bottlegan.slides.image import Levels, read_image
 from bottlegan.slides.reader import open_slide
 
 COLUMNS = ("image", "mask", "lab", "what")

@@ -7,11 +7,13 @@ import numpy as np
 from bottlegan.data.patches import MASK_ENDING
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import replacing_folder
+from bottlegan.imaging.files import write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import from_batch, write_image
-from bottlegan.stain.simulate import LABS, Style, draw_style, render
+from bottlegan.stain.simulate import LABS, draw_style, render
+from bottlegan.stain.style import Style
 
 
 def draw_lab(seed: int) -> Style:

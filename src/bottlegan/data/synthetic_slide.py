@@ -17,16 +17,17 @@ from scipy import ndimage, special
 from bottlegan.config import to_values
 from bottlegan.data.slide_kernels import DICE, FADE, MARGIN, PITCH, cover, develop, lay
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.simulation.tissue_parts import Field, noise
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.image import Levels
 from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import Form, check_target, choose_format, writing_pyramid
 from bottlegan.stain.density import BLACK, to_rgb
-from bottlegan.stain.simulate import Style, stain_densities
+from bottlegan.stain.simulate import stain_densities
+from bottlegan.stain.style import Style
 
 SMALLEST, LARGEST = 256, 200_000
 TILE = Size(256, 256)

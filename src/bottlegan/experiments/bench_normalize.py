@@ -25,12 +25,13 @@ from torch import Tensor
 
 from bottlegan.errors import InputError
 from bottlegan.experiments.table2_files import find_commit
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.files import PRIOR
 from bottlegan.normalize.normalizer import Normalizer, open_model
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import SMALLEST, draw_tissue
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render
 
 Kind = Literal["Macenko", "Reinhard"]

@@ -25,6 +25,8 @@ from bottlegan.experiments.bench_normalize import OTHERS, Peer
 from bottlegan.experiments.classical import METHODS, Prepare, attempt
 from bottlegan.experiments.paired import Half
 from bottlegan.experiments.table2_files import find_commit
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error, ssim
 from bottlegan.metrics.structure import SWAPPED, nuclei_swapped
 from bottlegan.models.files import PRIOR
@@ -34,7 +36,6 @@ from bottlegan.onboarding.fit import describe_reference, onboard
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.simulate import REFERENCE, render, unmix
 from bottlegan.training.prior import draw_known_style
 

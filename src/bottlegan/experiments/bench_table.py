@@ -8,12 +8,13 @@ import time
 
 import numpy as np
 
+from bottlegan.colormap.table import COLORS
 from bottlegan.experiments.bench_normalize import clock, draw_images
 from bottlegan.experiments.table2_files import find_commit
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.normalize.normalizer import Direction, Normalizer
 from bottlegan.progress import Json, Progress, Silent
-from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.lut import COLORS
 
 SIZE = 512
 """Side of the image that a style is fitted to."""

@@ -15,7 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bottlegan.colormap.table import ColorTable
 from bottlegan.experiments.bench_normalize import BASE, PEERS, MapLevels, Peer, clock
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import drawing_from
 from bottlegan.models.pixel import PixelGenerator
@@ -24,10 +27,8 @@ from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map, one_thre
 from bottlegan.progress import Json, Progress
 from bottlegan.seeding import torch_stream
 from bottlegan.slides.grid import Region
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.tissue import sample_tissue
-from bottlegan.stain.lut import ColorTable
 from bottlegan.training.gan import PRESETS
 
 TILES, SIZE = 32, 256

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from bottlegan.experiments.paired import Half
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error, ssim
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.progress import Json, Progress, Silent
-from bottlegan.slides.image import to_batch
 from bottlegan.training.gan import PRESETS, TrainConfig, advance, prepare, start
 
 PAPER = replace(PRESETS["paper"], crops=8, crop=64, rate=1e-3, critic_rate=1e-3, check_every=20)

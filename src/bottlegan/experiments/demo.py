@@ -17,6 +17,7 @@ from bottlegan.experiments.demo_report import write_demo
 from bottlegan.experiments.demo_rounds import train_together
 from bottlegan.federated.phase1 import Phase1Config, assemble, contribute
 from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.tensors import from_batch, from_levels, to_levels
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import compare_images
 from bottlegan.models.files import PRIOR, save_model
@@ -24,9 +25,8 @@ from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import Tissue, draw_tissue
-from bottlegan.slides.image import from_batch
-from bottlegan.stain.density import from_levels, to_levels
-from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, Style, draw_style, render
+from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, draw_style, render
+from bottlegan.stain.style import Style
 
 
 @document

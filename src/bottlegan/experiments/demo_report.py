@@ -8,7 +8,8 @@ from bottlegan.experiments.curves import draw_curves
 from bottlegan.experiments.demo_rounds import Outcome
 from bottlegan.experiments.report import Drawing, Grid, Table, paint, write_report
 from bottlegan.experiments.table1_files import COLUMNS, METRICS
-from bottlegan.slides.image import Levels, from_batch, write_image
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
 
 if TYPE_CHECKING:
     from bottlegan.experiments.demo import DemoLab

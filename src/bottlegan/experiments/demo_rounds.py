@@ -10,10 +10,10 @@ from bottlegan.federated.exchange import LocalExchange
 from bottlegan.federated.phase2 import Lab, Mode, Phase2Config, stain_with
 from bottlegan.federated.rounds import Plan, RoundsConfig, run_rounds
 from bottlegan.federated.strategies import StrategyConfig
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.progress import Progress
-from bottlegan.slides.image import from_batch
 from bottlegan.training.segmentation import Labeled, SegmentationConfig
 
 if TYPE_CHECKING:

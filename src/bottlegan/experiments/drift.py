@@ -28,13 +28,14 @@ from torch import Tensor
 from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.data.patches import Patch, list_patches
 from bottlegan.errors import InputError, MissingError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.metrics.image import delta_e
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import Levels, from_batch
 from bottlegan.stain.density import to_rgb
 
 STEPS = 5

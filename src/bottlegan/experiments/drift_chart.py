@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from bottlegan.slides.image import Levels
+from bottlegan.imaging.files import Levels
 
 # Between the grays of a light and of a dark page, and apart for the color-blind; shapes differ as well.
 CALM, ALARM = "#2f86d1", "#d9541e"

@@ -9,11 +9,12 @@ from torch import Tensor
 
 from bottlegan.data.patches import Patch, list_patches
 from bottlegan.errors import ImageError, InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.features import FeatureExtractor
 from bottlegan.metrics.fid import FrechetDistance, frechet_distance
 from bottlegan.metrics.image import compare_images
 from bottlegan.progress import Json, Progress, Silent
-from bottlegan.slides.image import Levels, to_batch
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,10 @@ from torch import Tensor
 from bottlegan.experiments.paired import Half, Scale, load_halves
 from bottlegan.experiments.table2 import Setting, obtain_model
 from bottlegan.files import make_folder
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import Levels, from_batch, to_batch, write_image
 
 VIEW = 160
 """Side of what is shown of a patch, in its own pixels, where it has as many."""

@@ -4,10 +4,11 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from bottlegan.slides.image import Levels
-from bottlegan.stain.density import to_levels
-from bottlegan.stain.lut import Convert
-from bottlegan.stain.simulate import Style, render
+from bottlegan.colormap.table import Convert
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import to_levels
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import Style
 
 SLICES = (0, 64, 128, 192, 255)
 """Levels of blue of the slices."""

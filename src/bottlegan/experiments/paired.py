@@ -15,10 +15,11 @@ from torch import Tensor
 from bottlegan.data.peso import PesoPatches, Stain, open_peso_patches
 from bottlegan.errors import InputError
 from bottlegan.experiments.classical import halves
+from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.progress import Progress
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch, read_image, to_batch
 from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
 
 Scale = Literal["smoke", "cpu", "paper"]

@@ -13,7 +13,7 @@ from PIL import Image
 
 from bottlegan import __version__
 from bottlegan.files import write_text
-from bottlegan.slides.image import Levels
+from bottlegan.imaging.files import Levels
 
 
 @dataclass(frozen=True)

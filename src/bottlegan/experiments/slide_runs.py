@@ -64,7 +64,7 @@ def map_twice(source: Path, target: Path, quality: int) -> dict[str, float]:
     color_map = fit_map(source, MapChoice(PRIOR, force=True))
     clock.append(time.perf_counter())
     import bottlegan.slides.halving  # noqa: PLC0415 - timed
-    import bottlegan.stain.lut_kernels  # noqa: F401, PLC0415 - timed
+    import bottlegan.colormap.kernel  # noqa: F401, PLC0415 - timed
 
     clock.append(time.perf_counter())
     for _ in range(2):

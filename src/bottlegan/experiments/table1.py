@@ -27,13 +27,13 @@ from bottlegan.federated.phase1 import Phase1Config, assemble, contribute
 from bottlegan.federated.phase2 import Lab, Phase2Config, Weights, score_lab, train_round
 from bottlegan.federated.rounds import TALLY, Plan, State, run_rounds
 from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.files import PRIOR, read_document, save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import Segmenter
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream
-from bottlegan.slides.image import to_batch
 from bottlegan.stain.macenko import summarize_reference
 from bottlegan.training.segmentation import Labeled, calibrate
 

@@ -12,9 +12,10 @@ from bottlegan.experiments.world import LabData, Stained
 from bottlegan.federated.phase2 import Lab, Mode, Phase2Config, Staining, stain_with
 from bottlegan.federated.rounds import RoundsConfig
 from bottlegan.federated.strategies import StrategyConfig
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.augment import LabStatistics, draw_templates, jitter_hed
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density
 from bottlegan.training.fixmatch import FixMatchConfig

@@ -14,10 +14,12 @@ from torch import Tensor
 from bottlegan.data.partition import Client, Partition, PartitionSpec, draw_partition
 from bottlegan.data.peso import open_peso_patches
 from bottlegan.experiments.paired import Scale, find_peso
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.seeding import torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.image import Levels, from_batch
-from bottlegan.stain.simulate import REFERENCE, Style, render, unmix
+from bottlegan.stain.simulate import REFERENCE, render, unmix
+from bottlegan.stain.style import Style
 from bottlegan.training.segmentation import Labeled, Mask
 
 Stained = Literal["own", "reference"]

@@ -18,11 +18,11 @@ from bottlegan.federated.own_layers import OwnLayers
 from bottlegan.federated.phase1 import Phase1Config, contribute
 from bottlegan.federated.phase2 import Lab, Phase2Config, score_lab, stain_with, train_round
 from bottlegan.files import make_folder, replacing, write_text
+from bottlegan.imaging.files import Levels
 from bottlegan.models.files import load_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import EventLog, Json
-from bottlegan.slides.image import Levels
 from bottlegan.training.segmentation import Labeled
 
 LABELED, UNLABELED, TEST, VERDICT = "labeled", "unlabeled", "test", "verdict"

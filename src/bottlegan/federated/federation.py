@@ -27,8 +27,8 @@ from bottlegan.federated.roster import UPLOADS, Members, Roster, assemble_styles
 from bottlegan.federated.rounds import Plan, RoundsConfig, State, run_rounds
 from bottlegan.federated.strategies import StrategyConfig
 from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import EventLog, Item, Json, Progress, Silent, Unit
-from bottlegan.slides.image import Levels
 
 CONFIG, LOG, CHECKPOINT = "federation.json", "federation.jsonl", "checkpoint.safetensors"
 SEGMENTER, HISTORY, SCORES = "segmenter.safetensors", "history.json", "scores.txt"

@@ -23,12 +23,12 @@ from bottlegan.config import document
 from bottlegan.errors import ConfigError, InputError, ModelFileError
 from bottlegan.federated.validation import find_fault, printable
 from bottlegan.files import make_folder, replacing
+from bottlegan.imaging.files import Levels
 from bottlegan.models.files import PRIOR
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.style_codes import StyleCodes, check_name
 from bottlegan.onboarding.fit import onboard
 from bottlegan.progress import Progress
-from bottlegan.slides.image import Levels
 from bottlegan.training.distill import DistillConfig, as_bottlegan, distill
 from bottlegan.training.gan import TrainConfig, train
 

@@ -22,11 +22,11 @@ from torch import Tensor
 
 from bottlegan.config import document
 from bottlegan.errors import ConfigError, InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import Segmenter, SegmenterConfig, build_segmenter, is_normalization
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.seeding import numpy_stream, torch_stream
-from bottlegan.slides.image import Levels
 from bottlegan.training.fixmatch import FixMatchConfig, unlabeled_loss
 from bottlegan.training.segmentation import (
     Labeled,

@@ -23,11 +23,11 @@ from bottlegan.federated.phase1 import UploadStore, assemble, expected_shapes
 from bottlegan.federated.phase2 import Phase2Config, count_examples
 from bottlegan.federated.validation import find_bad_number, find_fault
 from bottlegan.files import write_text
+from bottlegan.imaging.files import Levels
 from bottlegan.models.files import PRIOR, read_document, save_model
 from bottlegan.models.style_codes import check_name
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import Levels
 
 if TYPE_CHECKING:
     from bottlegan.federated.federation import FederationConfig

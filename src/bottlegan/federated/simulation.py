@@ -21,11 +21,13 @@ from bottlegan.federated.exchange import LocalExchange
 from bottlegan.federated.federation import FederationConfig, run_federation
 from bottlegan.federated.rounds import State
 from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.simulation.tissue import Tissue, draw_tissue
-from bottlegan.slides.image import Levels, from_batch, write_image
-from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, WIDE, Style, render
+from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, WIDE, render
+from bottlegan.stain.style import Style
 
 LAB_FILE = "lab.toml"
 VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}

@@ -15,8 +15,8 @@ from bottlegan.federated.client_app import build_client_app
 from bottlegan.federated.federation import FederationConfig, run_federation
 from bottlegan.federated.rounds import State
 from bottlegan.federated.server_app import FlowerExchange
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import Progress
-from bottlegan.slides.image import Levels
 
 POLL_SECONDS = 0.02
 START_SECONDS = 300.0

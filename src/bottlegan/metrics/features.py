@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bottlegan.errors import InputError, MissingError
-from bottlegan.stain.density import to_density, to_levels
+from bottlegan.imaging.tensors import to_levels
+from bottlegan.stain.density import to_density
 
 _SCALES = 4
 _BLUR = torch.tensor([1, 4, 6, 4, 1], dtype=torch.float64) / 16

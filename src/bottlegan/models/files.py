@@ -19,11 +19,12 @@ from torch import Tensor, nn
 from bottlegan.config import document, parse, to_values
 from bottlegan.errors import ConfigError, InputError, MissingError, ModelFileError
 from bottlegan.files import replacing
+from bottlegan.models.config import ModelConfig
 from bottlegan.models.encoder import StyleEncoder
-from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ModelConfig, StyleModel
+from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel
 from bottlegan.models.style_codes import StyleCodes, check_name
 from bottlegan.stain.density import BLACK
-from bottlegan.stain.simulate import Style
+from bottlegan.stain.style import Style
 
 FORMAT = 2
 """The form of the document that this version reads and writes. Format 1 had other activations: it maps differently."""

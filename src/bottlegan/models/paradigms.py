@@ -12,29 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Literal, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
-from bottlegan.config import document
 from bottlegan.errors import ModelFileError
+from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.encoder import StyleEncoder
-from bottlegan.models.pixel import GeneratorConfig, PixelGenerator
+from bottlegan.models.pixel import PixelGenerator
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.unet import UNetGenerator
-
-Paradigm = Literal["many-one-many", "many-many", "many-one", "many-one-one"]
-
-
-@document
-class ModelConfig:
-    """What kind of model it is."""
-
-    paradigm: Paradigm = "many-one-many"
-    code_size: int = 32
-    generator: GeneratorConfig = GeneratorConfig()
 
 
 class StyleModel(nn.Module, ABC):

@@ -10,18 +10,14 @@ The paper's form has no linear part, and normalizes each layer by the statistics
 """
 
 from itertools import pairwise
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError
+from bottlegan.models.config import GeneratorConfig, Statistics
 from bottlegan.stain.density import to_density, to_rgb
-
-Statistics = Literal["frozen", "instance"]
 
 GRAIN = 32768
 """Values that torch never splits among threads, whose shares would end anywhere."""
@@ -29,28 +25,6 @@ KNOWN_CODES = 4.0
 """Largest number of a code that the layers see; codes have about unit variance."""
 RECOMPUTED_WIDTH = 64
 """From this width on, hidden layers are computed again for the gradient, not kept: a step holds eight such passes."""
-
-
-@document
-class GeneratorConfig:
-    """The form of a generator."""
-
-    kind: Literal["pixel", "unet"] = "pixel"
-    width: int = 32
-    """Channels of the hidden layers."""
-    depth: int = 2
-    """Hidden layers; with 0 of them the generator is the linear map alone."""
-    statistics: Statistics = "frozen"
-    """`instance`: normalize each layer by the image's own statistics, as in the paper; `frozen`: do not."""
-    skip: bool = True
-    """Whether there is a linear map of densities beside the layers."""
-    mapping: int = 64
-    """Width of the small network between code and layers; 0 for none."""
-
-    def __post_init__(self) -> None:
-        """Check that something is left of it."""
-        if self.depth == 0 and not (self.skip and self.kind == "pixel"):
-            raise ConfigError("a generator without hidden layers is its linear map; set `skip`, or a larger `depth`")
 
 
 class Modulation(nn.Module):

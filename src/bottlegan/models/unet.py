@@ -6,7 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bottlegan.models.pixel import GeneratorConfig, Modulation, build_mapping
+from bottlegan.models.config import GeneratorConfig
+from bottlegan.models.pixel import Modulation, build_mapping
 from bottlegan.stain.density import to_density, to_rgb
 
 

@@ -22,7 +22,7 @@ from bottlegan.normalize.transforms import Styles, list_normalizers
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from bottlegan.slides.image import Levels
+    from bottlegan.imaging.files import Levels
 
     NormalizeStaind: Any
     Restaind: Any

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from bottlegan import __version__
-from bottlegan.stain.cube import Cube, Deviation, Floats, measure, sample_grid
+from bottlegan.colormap.cube import Cube, Deviation, Floats, measure, sample_grid
 
 if TYPE_CHECKING:
     from bottlegan.normalize.normalizer import Direction, Normalizer

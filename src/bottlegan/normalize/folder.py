@@ -6,8 +6,8 @@ from pathlib import Path
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import InputError
 from bottlegan.files import make_folder
+from bottlegan.imaging.files import FORMATS, Levels, read_image, write_image
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import FORMATS, Levels, read_image, write_image
 
 ColorMap = Callable[[Levels], Levels]
 

@@ -13,8 +13,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bottlegan.colormap.cube import write_cube
+from bottlegan.colormap.table import ColorTable, map_colors
 from bottlegan.data.lab import read_lab
 from bottlegan.errors import InputError, ModelFileError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import decode_maps, relate_codes
 from bottlegan.models.files import PRIOR, Record, read_document, save_model
 from bottlegan.models.paradigms import BottleGAN
@@ -24,12 +28,9 @@ from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
-from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.cube import write_cube
 from bottlegan.stain.density import to_density
-from bottlegan.stain.lut import ColorTable, map_colors
 from bottlegan.stain.macenko import plane_normal
-from bottlegan.stain.simulate import Style
+from bottlegan.stain.style import Style
 
 Direction = Literal["normalize", "restain"]
 Model = BottleGAN | str | Path

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from bottlegan import __version__
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.normalize.slide_map import SlideMap, one_thread
 from bottlegan.progress import Json, Progress
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
-from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.writer import QUALITY, Form, Format, check_target, choose_format, writing_pyramid

@@ -9,7 +9,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from bottlegan.colormap.table import ColorTable, Convert
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import relate_codes
 from bottlegan.models.files import load_model
 from bottlegan.models.paradigms import BottleGAN, StyleModel
@@ -18,8 +21,6 @@ from bottlegan.normalize.spare import describe_reference, describe_style, spare_
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Json, Progress
-from bottlegan.slides.image import Levels, from_batch, to_batch
-from bottlegan.stain.lut import ColorTable, Convert
 
 MakeMap = Callable[[Path], "SlideMap"]
 """What finds the color map of a slide."""

@@ -12,9 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bottlegan.colormap.table import Convert, Levels
+from bottlegan.imaging.tensors import to_levels
 from bottlegan.models.reference_stain import ReferenceStain
-from bottlegan.stain.density import to_density, to_levels, to_rgb
-from bottlegan.stain.lut import Convert, Levels
+from bottlegan.stain.density import to_density, to_rgb
 
 Numbers = NDArray[np.float64]
 

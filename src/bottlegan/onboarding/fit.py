@@ -14,6 +14,7 @@ from torch import Tensor
 
 from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.encoder import MOST_VEIL, Sight, StyleEncoder
 from bottlegan.models.files import PRIOR
@@ -22,7 +23,6 @@ from bottlegan.models.pixel_sets import PixelSet, look_at
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.onboarding.verdict import MOST_GAIN, StyleDiagnosis, diagnose
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.image import Levels
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
 
 MOST_TISSUE = 4096

@@ -12,6 +12,7 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from bottlegan.imaging.tensors import to_levels
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.organs import BLOOD, EOSIN, HEMATOXYLIN, PIGMENT, Patch, draw_patch
 from bottlegan.simulation.physics import (
@@ -27,7 +28,6 @@ from bottlegan.simulation.physics import (
     to_reference,
 )
 from bottlegan.simulation.tissue_parts import noise
-from bottlegan.stain.density import to_levels
 from bottlegan.stain.simulate import LABS, PAPER, WIDE, draw_style, render
 
 PATCHES = 8

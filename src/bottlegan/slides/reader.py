@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from bottlegan.errors import ImageError, InputError, MissingError, TileError
+from bottlegan.imaging.files import FORMATS, Levels, read_image
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.image import FORMATS, Levels, read_image
 from bottlegan.slides.tiled import check_tiff, find_jpeg_tiles, name_compression
 
 if TYPE_CHECKING:

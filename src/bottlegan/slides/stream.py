@@ -14,9 +14,9 @@ from typing import Protocol
 
 import numpy as np
 
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import Progress, Silent, Unit
 from bottlegan.slides.grid import Grid
-from bottlegan.slides.image import Levels
 
 BLOCK = 32
 """Tiles along a block. Those of a row are together in most files, and a block has few tiles of the next level."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bottlegan.errors import ImageError, MissingError, TileError
+from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.image import Levels
 
 if TYPE_CHECKING:
     from tifffile import TiffPage

@@ -10,9 +10,9 @@ from PIL import Image
 from scipy import ndimage
 
 from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
 from bottlegan.seeding import numpy_stream
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.image import Levels
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.stain.density import to_density
 from bottlegan.stain.macenko import find_tissue

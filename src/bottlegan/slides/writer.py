@@ -13,11 +13,11 @@ import numpy as np
 
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import replacing
+from bottlegan.imaging.files import Levels
 from bottlegan.progress import Json
 from bottlegan.slides.bigtiff import BigTiff, Page
 from bottlegan.slides.dicom import check_folder, convert_to_dicom
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
-from bottlegan.slides.image import Levels
 
 Format = Literal["tiff", "ome", "dicom"]
 FORMATS: tuple[Format, ...] = get_args(Format)

@@ -36,13 +36,3 @@ def fade_white(mapped: Tensor, density: Tensor) -> Tensor:
     """
     white = (1 - density.amax(dim=1, keepdim=True) / NEARLY_WHITE).clamp(min=0)
     return mapped - FADED * white * (mapped - density).clamp(min=0)
-
-
-def to_levels(rgb: Tensor) -> Tensor:
-    """Return intensities in [0, 1] as the nearest of the 256 levels, uint8, of the same shape."""
-    return (255 * rgb).round().clamp(0, 255).to(torch.uint8)
-
-
-def from_levels(levels: Tensor) -> Tensor:
-    """Return uint8 levels as float32 intensities in [0, 1], of the same shape."""
-    return levels.to(torch.float32) / 255

@@ -14,14 +14,15 @@ from torch import Tensor
 
 from bottlegan.config import document
 from bottlegan.errors import ConfigError, InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.style_codes import StyleCodes, add_noise
 from bottlegan.onboarding.fit import describe_reference
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
-from bottlegan.slides.image import Levels, from_batch, to_batch
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
-from bottlegan.stain.density import BLACK, from_levels, to_density, to_levels
+from bottlegan.stain.density import BLACK, to_density
 from bottlegan.stain.macenko import plane_normal
 from bottlegan.training.gan import TrainConfig, sees_pixels_only, train
 from bottlegan.training.prior import draw_known_style, true_maps

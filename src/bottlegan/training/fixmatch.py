@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from bottlegan.config import document
 from bottlegan.errors import ConfigError
+from bottlegan.imaging.files import Levels
 from bottlegan.losses import segmentation_loss
-from bottlegan.slides.image import Levels
 from bottlegan.training.segmentation import Labeled, SegmentationConfig, Vary, draw_crops, to_tensors
 
 

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from bottlegan.config import document
+from bottlegan.imaging.files import Levels
 from bottlegan.losses import (
     Adversarial,
     critic_loss,
@@ -24,15 +25,14 @@ from bottlegan.losses import (
     identity_loss,
     profile_distance,
 )
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.critics import Critic, CriticConfig
-from bottlegan.models.paradigms import ModelConfig, StyleModel, build_model, drawing_from
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import StyleModel, build_model, drawing_from
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import add_noise
 from bottlegan.onboarding.fit import describe_reference, onboard_all
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
-from bottlegan.slides.image import Levels
 from bottlegan.stain.affine import StyleMaps
 from bottlegan.training.checkpoint import load_checkpoint, save_checkpoint
 from bottlegan.training.samples import ColorProfile, Images, collect, match_content

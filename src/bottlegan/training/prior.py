@@ -14,9 +14,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from bottlegan.config import document
+from bottlegan.imaging.tensors import from_levels
+from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.encoder import Look, Sight, StyleEncoder, quantiles, soft_rgb
-from bottlegan.models.paradigms import BottleGAN, ModelConfig, build_model, drawing_from
-from bottlegan.models.pixel import GeneratorConfig
+from bottlegan.models.paradigms import BottleGAN, build_model, drawing_from
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.onboarding.fit import LEAST_GLASS
@@ -24,9 +25,10 @@ from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.lab import PATCHES
 from bottlegan.stain.affine import AffineMap, StyleMaps
-from bottlegan.stain.density import from_levels, to_density, to_rgb
+from bottlegan.stain.density import to_density, to_rgb
 from bottlegan.stain.macenko import plane_normal
-from bottlegan.stain.simulate import REFERENCE, WIDE, Style, draw_style, stain_densities
+from bottlegan.stain.simulate import REFERENCE, WIDE, draw_style, stain_densities
+from bottlegan.stain.style import Style
 from bottlegan.training.lab_samples import KEPT, LabPixels, draw_pixels
 from bottlegan.training.warm import begin_at_maps
 

@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from bottlegan.errors import InputError
+from bottlegan.imaging.tensors import from_levels
 from bottlegan.seeding import torch_stream
-from bottlegan.stain.density import from_levels, to_density
+from bottlegan.stain.density import to_density
 from bottlegan.stain.macenko import plane_normal
 from bottlegan.stain.quantiles import sort_last
 

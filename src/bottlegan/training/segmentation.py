@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from bottlegan.config import document
 from bottlegan.errors import ConfigError, InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_levels
 from bottlegan.losses import Segmentation, segmentation_loss
 from bottlegan.metrics.calibration import negative_log_likelihood
 from bottlegan.metrics.tally import SIZE, tally
-from bottlegan.slides.image import Levels
-from bottlegan.stain.density import from_levels
 
 Number = TypeVar("Number", bound=np.generic)
 Mask = NDArray[np.bool_]

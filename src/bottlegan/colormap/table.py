@@ -74,7 +74,7 @@ class ColorTable:
 
     def __call__(self, levels: Levels) -> Levels:
         """Return RGB levels (..., 3), uint8, mapped, as a new array of the same shape."""
-        from bottlegan.stain.lut_kernels import look_up  # noqa: PLC0415 - its compiler takes time to import
+        from bottlegan.colormap.kernel import look_up  # noqa: PLC0415 - its compiler takes time to import
 
         table, pixels = self._table(), np.ascontiguousarray(levels).reshape(-1, 3)
         output = np.empty_like(pixels)
@@ -97,7 +97,7 @@ class ColorTable:
 
         An image is looked up as soon as it is there, and not kept: `images` may read one when it is asked for it.
         """
-        from bottlegan.stain.lut_kernels import look_up  # noqa: PLC0415 - its compiler takes time to import
+        from bottlegan.colormap.kernel import look_up  # noqa: PLC0415 - its compiler takes time to import
 
         table, outputs, shapes = self._table(), [], []
         again: list[tuple[Levels, Levels, NDArray[np.int64] | slice]] = []
@@ -117,7 +117,7 @@ class ColorTable:
 
     def learn(self, levels: Levels) -> None:
         """Fill in those colors of RGB levels (..., 3) that are not known yet."""
-        from bottlegan.stain.lut_kernels import find_new  # noqa: PLC0415 - its compiler takes time to import
+        from bottlegan.colormap.kernel import find_new  # noqa: PLC0415 - its compiler takes time to import
 
         table, pixels = self._table(), np.ascontiguousarray(levels).reshape(-1, 3)
         if len(pixels) <= BLOCK:  # sorting some keys is faster than clearing a mark for every color there is

@@ -7,7 +7,7 @@ import numpy as np
 from numba import int64, njit, types, uint8, uint32
 from numpy.typing import NDArray
 
-from bottlegan.stain.lut import BLUE, GREEN, RED
+from bottlegan.colormap.table import BLUE, GREEN, RED
 
 PIXELS = types.Array(uint8, 2, "C", readonly=True)
 """(N, 3) that may be, but need not be, writable."""

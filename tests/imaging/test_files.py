@@ -9,7 +9,8 @@ import tifffile
 from PIL import Image
 
 from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.slides.image import FORMATS, from_batch, read_image, read_mask, to_batch, write_image
+from bottlegan.imaging.files import FORMATS, read_image, read_mask, write_image
+from bottlegan.imaging.tensors import from_batch, to_batch
 
 RANDOM = np.random.default_rng(0)
 PICTURE = RANDOM.integers(0, 256, (20, 30, 3), dtype=np.uint8)

@@ -4,14 +4,11 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
 
 from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.files import replacing
-from bottlegan.stain.density import from_levels, to_levels
 
 Levels = NDArray[np.uint8]
 
@@ -68,16 +65,6 @@ def write_image(path: Path, levels: Levels) -> None:
         raise InputError(f"{path}: unknown image format `{path.suffix}`; use one of {', '.join(sorted(FORMATS))}")
     with replacing(path) as temporary:
         Image.fromarray(levels).save(temporary, format=kind, **_SAVE[kind])
-
-
-def to_batch(levels: Levels) -> Tensor:
-    """Return RGB levels (H, W, 3) as a batch of one image (1, 3, H, W), float32 in [0, 1]."""
-    return from_levels(torch.from_numpy(levels.copy())).permute(2, 0, 1)[None]
-
-
-def from_batch(images: Tensor) -> list[Levels]:
-    """Return images (N, 3, H, W) in [0, 1] as RGB levels (H, W, 3), one array each."""
-    return [levels.numpy() for levels in to_levels(images).permute(0, 2, 3, 1).contiguous().cpu()]
 
 
 def _open(path: Path) -> Image.Image:

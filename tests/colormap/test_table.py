@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bottlegan.progress import Silent
-from bottlegan.stain.lut import (
+from bottlegan.colormap.table import (
     BLOCK,
     COLORS,
     MOST_AT_ONCE,
@@ -26,6 +25,7 @@ from bottlegan.stain.lut import (
     pack,
     unpack,
 )
+from bottlegan.progress import Silent
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
 

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from bottlegan.colormap.table import Convert, Levels
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import write_text
+from bottlegan.imaging.tensors import to_levels
 from bottlegan.seeding import numpy_stream
-from bottlegan.stain.density import to_levels
-from bottlegan.stain.lut import Convert, Levels
 from bottlegan.stain.simulate import LABS, draw_style, render
 
 Floats = NDArray[np.float64]

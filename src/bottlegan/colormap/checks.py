@@ -11,8 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.stain.density import BLACK, to_density, to_levels, to_rgb
-from bottlegan.stain.lut import Convert, Levels
+from bottlegan.colormap.table import Convert, Levels
+from bottlegan.imaging.tensors import to_levels
+from bottlegan.stain.density import BLACK, to_density, to_rgb
 from bottlegan.stain.simulate import LABORATORIES, stain_densities
 
 Color = tuple[int, int, int]

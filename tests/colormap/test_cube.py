@@ -9,8 +9,7 @@ from hypothesis.extra import numpy as arrays
 from PIL import Image, ImageFilter
 from scipy.interpolate import RegularGridInterpolator
 
-from bottlegan.errors import InputError
-from bottlegan.stain.cube import (
+from bottlegan.colormap.cube import (
     LONGEST,
     SIZES,
     Cube,
@@ -24,7 +23,8 @@ from bottlegan.stain.cube import (
     tissue_colors,
     write_cube,
 )
-from bottlegan.stain.lut import Levels
+from bottlegan.colormap.table import Levels
+from bottlegan.errors import InputError
 
 COLORS = arrays.arrays(np.uint8, st.tuples(st.integers(1, 9), st.just(3)))
 
@@ -182,7 +182,7 @@ def test_what_is_no_text_or_no_file_is_refused(tmp_path: Path, monkeypatch: pyte
     for name, message in (("b.cube", "not a text file"), ("gone.cube", "no such file"), ("", "is not a file")):
         with pytest.raises(InputError, match=message):
             read_cube(tmp_path / name)
-    monkeypatch.setattr("bottlegan.stain.cube.MAX_BYTES", 5)
+    monkeypatch.setattr("bottlegan.colormap.cube.MAX_BYTES", 5)
     with pytest.raises(InputError, match="more than 5 bytes"):
         read_cube(tmp_path / "b.cube")
 

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from bottlegan.stain.lut import Levels
-from bottlegan.stain.lut_checks import STEPS, MapChecks, check_map, largest_jump, lighter_steps, stain_paths
+from bottlegan.colormap.checks import STEPS, MapChecks, check_map, largest_jump, lighter_steps, stain_paths
+from bottlegan.colormap.table import Levels
 
 
 def same(colors: Levels) -> Levels:

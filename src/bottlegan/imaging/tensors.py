@@ -1,0 +1,26 @@
+"""Images as tensors: floats in [0, 1] with the channels first, to and from 256 levels with the channels last."""
+
+import torch
+from torch import Tensor
+
+from bottlegan.imaging.files import Levels
+
+
+def to_batch(levels: Levels) -> Tensor:
+    """Return RGB levels (H, W, 3) as a batch of one image (1, 3, H, W), float32 in [0, 1]."""
+    return from_levels(torch.from_numpy(levels.copy())).permute(2, 0, 1)[None]
+
+
+def from_batch(images: Tensor) -> list[Levels]:
+    """Return images (N, 3, H, W) in [0, 1] as RGB levels (H, W, 3), one array each."""
+    return [levels.numpy() for levels in to_levels(images).permute(0, 2, 3, 1).contiguous().cpu()]
+
+
+def to_levels(rgb: Tensor) -> Tensor:
+    """Return intensities in [0, 1] as the nearest of the 256 levels, uint8, of the same shape."""
+    return (255 * rgb).round().clamp(0, 255).to(torch.uint8)
+
+
+def from_levels(levels: Tensor) -> Tensor:
+    """Return uint8 levels as float32 intensities in [0, 1], of the same shape."""
+    return levels.to(torch.float32) / 255

@@ -1,0 +1,40 @@
+"""What kinds of models there are: their forms, without the networks, for which torch would have to be imported."""
+
+from typing import Literal
+
+from bottlegan.config import document
+from bottlegan.errors import ConfigError
+
+Statistics = Literal["frozen", "instance"]
+Paradigm = Literal["many-one-many", "many-many", "many-one", "many-one-one"]
+
+
+@document
+class GeneratorConfig:
+    """The form of a generator."""
+
+    kind: Literal["pixel", "unet"] = "pixel"
+    width: int = 32
+    """Channels of the hidden layers."""
+    depth: int = 2
+    """Hidden layers; with 0 of them the generator is the linear map alone."""
+    statistics: Statistics = "frozen"
+    """`instance`: normalize each layer by the image's own statistics, as in the paper; `frozen`: do not."""
+    skip: bool = True
+    """Whether there is a linear map of densities beside the layers."""
+    mapping: int = 64
+    """Width of the small network between code and layers; 0 for none."""
+
+    def __post_init__(self) -> None:
+        """Check that something is left of it."""
+        if self.depth == 0 and not (self.skip and self.kind == "pixel"):
+            raise ConfigError("a generator without hidden layers is its linear map; set `skip`, or a larger `depth`")
+
+
+@document
+class ModelConfig:
+    """What kind of model it is."""
+
+    paradigm: Paradigm = "many-one-many"
+    code_size: int = 32
+    generator: GeneratorConfig = GeneratorConfig()
