@@ -11,7 +11,8 @@ from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.macenko import Reference, summarize_reference
-from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import REFERENCE
 from bottlegan.training.prior import PriorConfig, begin_prior
 
 # A busy machine is no failure, and a first call imports and compiles.

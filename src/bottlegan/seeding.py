@@ -5,9 +5,12 @@ and its own name, so adding, removing or reordering other work never changes wha
 """
 
 import hashlib
+from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
+
+if TYPE_CHECKING:
+    import torch
 
 Name = str | int
 
@@ -23,6 +26,8 @@ def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *names))
 
 
-def torch_stream(seed: int, *names: Name, device: str = "cpu") -> torch.Generator:
+def torch_stream(seed: int, *names: Name, device: str = "cpu") -> "torch.Generator":
     """Return the torch generator of the stream `names` under the root `seed`."""
+    import torch  # noqa: PLC0415 - much else needs random numbers, but not torch
+
     return torch.Generator(device).manual_seed(derive(seed, *names))

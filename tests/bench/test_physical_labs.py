@@ -17,11 +17,12 @@ from bottlegan.experiments import paired
 from bottlegan.experiments.bench_normalize import MapLevels
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Silent
 from bottlegan.simulation.organs import Patch, draw_patch
 from bottlegan.stain.affine import AffineMap
+from bottlegan.stain.density import map_images
 
 SIDE = 96
 
@@ -104,7 +105,7 @@ def test_the_paired_map_of_a_lab_with_itself_changes_nothing(pairs: list[LabPair
 
 def test_the_paired_map_finds_an_affine_map(pairs: list[LabPair]) -> None:
     true = AffineMap(torch.tensor([[[0.8, 0.1, 0.0], [0.1, 0.7, 0.1], [0.0, 0.2, 0.9]]]), torch.full((1, 3), 0.05))
-    mapped = [from_batch(true.map_images(to_batch(image)))[0] for image in pairs[0].scored_a]
+    mapped = [from_batch(map_images(true, to_batch(image)))[0] for image in pairs[0].scored_a]
     pair = replace(pairs[0], scored_b=mapped)
     # What rounding to levels alone leaves is 1e-6.
     assert bench.score_pair(bench.fit_paired, pair).mse < 1e-5

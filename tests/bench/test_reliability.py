@@ -10,7 +10,7 @@ from bottlegan.bench import reliability as bench
 from bottlegan.bench.reliability import JudgedLab, draw_reliability, summarize
 from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.verdict import GOOD_ERROR, Verdict
 

@@ -8,10 +8,12 @@ import pytest
 from bottlegan.cli import main as cli
 from bottlegan.imaging.files import write_image
 from bottlegan.imaging.tensors import from_batch
-from bottlegan.models.files import PRIOR, save_model
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:

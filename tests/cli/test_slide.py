@@ -16,7 +16,8 @@ from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import build_model
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")

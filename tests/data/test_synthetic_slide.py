@@ -29,8 +29,8 @@ from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.tissue import sample_tissue
-from bottlegan.stain.simulate import REFERENCE, WIDE, draw_style, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import REFERENCE, WIDE, Style, draw_style
 
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")

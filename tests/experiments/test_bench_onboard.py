@@ -12,7 +12,7 @@ from bottlegan.experiments.paired import Half, load_halves
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Silent
 

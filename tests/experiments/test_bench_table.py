@@ -9,7 +9,8 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Progress, Silent
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
 
 
 @pytest.fixture(scope="module")

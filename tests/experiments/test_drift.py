@@ -26,12 +26,13 @@ from bottlegan.experiments.drift_chart import Level, Mark, choose_step, draw_cha
 from bottlegan.experiments.drift_report import say_result, to_csv, to_json, write_drift
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.fit import Onboarding, onboard
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,7 @@
 import numpy as np
 
 from bottlegan.experiments.lut_picture import GAP, SIDE, TEXT, cut_colors, draw_map, mix_stains
-from bottlegan.stain.simulate import REFERENCE
+from bottlegan.stain.style import REFERENCE
 
 
 def panel(sheet: np.ndarray, row: int, column: int) -> np.ndarray:

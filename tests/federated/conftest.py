@@ -8,14 +8,14 @@ import torch
 from bottlegan.federated.phase2 import Phase2Config
 from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs
 from bottlegan.imaging.tensors import from_batch
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.onboarding.fit import onboard
 from bottlegan.progress import Silent
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.segmentation import Labeled, SegmentationConfig
 

@@ -26,7 +26,8 @@ from bottlegan.federated.roster import read_members
 from bottlegan.federated.rounds import RoundsConfig
 from bottlegan.federated.strategies import StrategyConfig
 from bottlegan.metrics.tally import SIZE
-from bottlegan.models.files import load_model, read_document
+from bottlegan.models.files import load_model
+from bottlegan.models.weights import read_document
 from bottlegan.progress import Silent
 from bottlegan.training.fixmatch import FixMatchConfig
 

@@ -20,12 +20,12 @@ from bottlegan.federated.phase1 import (
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import PAPER, REFERENCE, Style, draw_style
 from bottlegan.training.distill import DistillConfig
 from bottlegan.training.gan import TrainConfig
 

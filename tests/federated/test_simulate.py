@@ -13,7 +13,7 @@ from bottlegan.federated.client import LabConfig
 from bottlegan.federated.federation import FederationConfig
 from bottlegan.federated.outcome import load_segmenter
 from bottlegan.federated.simulation import LabsConfig, SimulationConfig, draw_labs, find_labs, prepare_labs
-from bottlegan.models.files import read_document
+from bottlegan.models.weights import read_document
 from bottlegan.progress import Silent
 
 CONFIGS = Path(__file__).parents[2] / "configs"

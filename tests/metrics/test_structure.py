@@ -4,7 +4,8 @@ import torch
 from bottlegan.errors import InputError
 from bottlegan.metrics.structure import monotonicity, nuclei_swapped, swap_rate
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES, REFERENCE
 
 # Left half light, right half dark: half of all pairs are clearly ordered.
 TWO_TONES = torch.cat([torch.full((1, 3, 16, 8), 0.9), torch.full((1, 3, 16, 8), 0.3)], dim=3)

@@ -7,6 +7,7 @@ from bottlegan.models.code_maps import decode_maps, encode_maps, linear_layers, 
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
+from bottlegan.stain.density import map_images
 from bottlegan.training.prior import PriorConfig, begin_prior
 
 # As many styles as the shipped prior's codes are measured in: few of them leave some maps out.
@@ -50,8 +51,8 @@ def test_any_code_is_found_again(model: BottleGAN) -> None:
 def test_what_a_code_holds_is_what_the_network_does(model: BottleGAN) -> None:
     maps, images = draw_maps(count=3), torch.rand(3, 3, 5, 4, generator=torch.Generator().manual_seed(1))
     codes = encode_maps(model, maps)
-    torch.testing.assert_close(model.normalize(images, codes), maps.normalize.map_images(images), rtol=0, atol=3e-3)
-    torch.testing.assert_close(model.restain(images, codes), maps.restain.map_images(images), rtol=0, atol=3e-3)
+    torch.testing.assert_close(model.normalize(images, codes), map_images(maps.normalize, images), rtol=0, atol=3e-3)
+    torch.testing.assert_close(model.restain(images, codes), map_images(maps.restain, images), rtol=0, atol=3e-3)
 
 
 def test_a_style_relative_to_itself_changes_nothing(model: BottleGAN) -> None:

@@ -26,7 +26,8 @@ from bottlegan.models.encoder import (
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import BLACK, to_rgb
-from bottlegan.stain.simulate import REFERENCE, stain_densities
+from bottlegan.stain.simulate import stain_densities
+from bottlegan.stain.style import REFERENCE
 
 SEEDS = st.integers(0, 2**32 - 1)
 PIXELS = 60

@@ -15,9 +15,11 @@ from torch import Tensor, nn
 import bottlegan.models.files
 from bottlegan.errors import InputError, MissingError, ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
-from bottlegan.models.files import FORMAT, KEY, load_model, read_document, save_model
+from bottlegan.models.document import FORMAT, KEY
+from bottlegan.models.files import load_model, save_model
 from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel, build_model
-from bottlegan.stain.simulate import REFERENCE
+from bottlegan.models.weights import read_document
+from bottlegan.stain.style import REFERENCE
 
 Values = dict[str, Any]
 Tensors = dict[str, Tensor]

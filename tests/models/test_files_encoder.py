@@ -12,10 +12,13 @@ from torch import Tensor
 
 from bottlegan.errors import ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
-from bottlegan.models.encoder import StyleEncoder
-from bottlegan.models.files import KEY, load_model, read_document, save_model
+from bottlegan.models.document import KEY
+from bottlegan.models.files import load_model, save_model
 from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel, build_model
-from bottlegan.stain.simulate import REFERENCE, stain_densities
+from bottlegan.models.style_encoder import StyleEncoder
+from bottlegan.models.weights import read_document
+from bottlegan.stain.simulate import stain_densities
+from bottlegan.stain.style import REFERENCE
 
 Values = dict[str, Any]
 Tensors = dict[str, Tensor]

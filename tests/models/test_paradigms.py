@@ -3,8 +3,8 @@ import torch
 from torch import Tensor, nn
 
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
-from bottlegan.models.encoder import StyleEncoder
 from bottlegan.models.paradigms import PARADIGMS, BottleGAN, ManyToMany, ManyToOne, OneToOne, StyleModel, build_model
+from bottlegan.models.style_encoder import StyleEncoder
 
 NAMES = ("a", "b", "c")
 every = pytest.mark.parametrize("paradigm", PARADIGMS)

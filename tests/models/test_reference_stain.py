@@ -4,7 +4,8 @@ import torch
 from bottlegan.errors import InputError
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, stain_densities
+from bottlegan.stain.simulate import stain_densities
+from bottlegan.stain.style import LABORATORIES, REFERENCE
 
 
 def draw_maps() -> StyleMaps:

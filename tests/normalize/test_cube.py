@@ -18,7 +18,7 @@ from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Direction, Normalizer
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
-from bottlegan.stain.simulate import REFERENCE
+from bottlegan.stain.style import REFERENCE
 
 DIRECTIONS: tuple[Direction, ...] = ("normalize", "restain")
 

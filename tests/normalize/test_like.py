@@ -4,6 +4,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bottlegan.normalize.slide_map import MapChoice, load_map
 from torch import Tensor
 from typer.testing import CliRunner, Result
 
@@ -16,12 +17,11 @@ from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.normalize.slide_map import MapChoice, load_map
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import both_ways
-from bottlegan.stain.simulate import LABORATORIES, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES, Style
 from bottlegan.training.prior import true_maps
 
 SIZE = 192

@@ -16,14 +16,16 @@ from bottlegan.errors import InputError, MissingError, ModelFileError
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch, to_levels
 from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.files import read_document, save_model
+from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.style_codes import StyleCodes
+from bottlegan.models.weights import read_document
 from bottlegan.normalize.normalizer import FIGURES, FrozenNetwork, Normalizer
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import EventLog
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES, REFERENCE
 from bottlegan.training.prior import PriorConfig, begin_prior
 
 LAB = LABORATORIES[6]

@@ -4,23 +4,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bottlegan.normalize.slide import SlideOptions, map_slide
+from bottlegan.normalize.slide_folder import map_slide_folder
+from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap, fit_map, load_map
 
 from bottlegan.errors import ImageError, InputError, MissingError, TileError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.files import PRIOR, save_model
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import build_model
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.normalize.slide import SlideOptions, map_slide
-from bottlegan.normalize.slide_folder import map_slide_folder
-from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap, fit_map, load_map
 from bottlegan.progress import Progress
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.writer import PyramidWriter
-from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")

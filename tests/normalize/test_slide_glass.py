@@ -3,6 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from bottlegan.normalize.slide import SlideOptions, map_slide
+from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map
 from numpy.typing import NDArray
 from scipy import ndimage
 
@@ -11,14 +13,13 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.normalize.slide import SlideOptions, map_slide
-from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.writer import PyramidWriter
-from bottlegan.stain.simulate import LABS, draw_style, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABS, draw_style
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")

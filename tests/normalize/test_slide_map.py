@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bottlegan.normalize.slide_map import MapChoice, fit_map, load_map
 
 from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels, write_image
@@ -14,9 +15,9 @@ from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize import slide_map
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.normalize.slide_map import MapChoice, fit_map, load_map
 from bottlegan.seeding import numpy_stream
-from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABS, REFERENCE, draw_style
 
 GREEN, BLUE = np.array([[20, 120, 60]], np.uint8), np.array([[30, 60, 170]], np.uint8)
 STYLE = draw_style(numpy_stream(5, "spare", 0), "lab", LABS)  # in which hematoxylin is as blue as ink

@@ -15,6 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from bottlegan.normalize.slide import SlideOptions
+from bottlegan.normalize.slide_folder import Outcome, Pair, map_slide_folder
+from bottlegan.normalize.slide_map import MapChoice, fit_map
+from bottlegan.normalize.slide_ray import run_on_ray
+from bottlegan.normalize.slide_workers import TRIES, run_in_processes
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
@@ -22,16 +27,13 @@ from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.files import PRIOR, save_model
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import build_model
-from bottlegan.normalize.slide import SlideOptions
-from bottlegan.normalize.slide_folder import Outcome, Pair, map_slide_folder
-from bottlegan.normalize.slide_map import MapChoice, fit_map
-from bottlegan.normalize.slide_ray import run_on_ray
-from bottlegan.normalize.slide_workers import TRIES, run_in_processes
 from bottlegan.progress import Item, Silent, Unit
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABORATORIES, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")

@@ -3,6 +3,17 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from bottlegan.normalize.spare import (
+    FAINT,
+    OFF,
+    Stained,
+    describe_reference,
+    describe_style,
+    measure_angle,
+    ramp,
+    spare_ink,
+    weigh_ink,
+)
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
@@ -15,22 +26,11 @@ from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.normalize.normalizer import FrozenNetwork, Normalizer
-from bottlegan.normalize.spare import (
-    FAINT,
-    OFF,
-    Stained,
-    describe_reference,
-    describe_style,
-    measure_angle,
-    ramp,
-    spare_ink,
-    weigh_ink,
-)
 from bottlegan.seeding import numpy_stream
 from bottlegan.stain.affine import both_ways
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render, stain_densities
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render, stain_densities
+from bottlegan.stain.style import LABS, REFERENCE, Style, draw_style
 from bottlegan.training.prior import true_maps
 
 GREEN, LIGHT_GREEN, YELLOW, BLUE = (20, 120, 60), (120, 200, 150), (230, 220, 60), (30, 60, 170)

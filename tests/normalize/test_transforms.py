@@ -12,7 +12,8 @@ from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.transforms import Normalize, RandomRestain, Restain
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import REFERENCE
 
 NAMES = ("a", "b", "c", "d")
 

@@ -13,7 +13,7 @@ from bottlegan.imaging.files import Levels, read_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import decode_maps
 from bottlegan.models.config import ModelConfig
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.pixel_sets import VIEWS, PixelSet, look_at
 from bottlegan.models.reference_stain import ReferenceStain
@@ -36,8 +36,8 @@ from bottlegan.onboarding.verdict import MOST_GAIN, Verdict
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render, stain_densities
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render, stain_densities
+from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 
 ODD = Style(name="odd", hematoxylin=(1.2, 1.0, 0.3), eosin=(0.1, 0.4, 0.9), offset=(0.02, 0.06))
 PALE = Style(name="pale", hematoxylin=(0.7, 0.9, 0.45), eosin=(0.05, 0.5, 0.3))

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from bottlegan.data.peso import PesoPatches
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 from bottlegan.simulation.tissue import Tissue, draw_tissue
 from bottlegan.simulation.tissue_parts import noise
-from bottlegan.stain.simulate import LABORATORIES, LABS, WIDE, draw_style, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES, LABS, WIDE, Style, draw_style
 
 SIZE = 160
 HEMATOXYLIN, DAB = np.array([0.65, 0.70, 0.29]), np.array([0.27, 0.57, 0.78])

@@ -12,7 +12,8 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.reader import is_slide
 from bottlegan.slides.tissue import choose_tiles, mask_ink, mask_tissue, sample_tissue
-from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import REFERENCE
 
 GLASS = 238
 

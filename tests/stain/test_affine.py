@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways, join_maps
-from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.stain.density import map_images, to_density, to_rgb
 
 SEEDS = st.integers(0, 2**32 - 1)
 COUNTS = st.integers(1, 4)
@@ -113,7 +113,7 @@ def test_images_are_mapped_pixel_by_pixel_by_their_own_or_by_one_map() -> None:
     random = torch.Generator().manual_seed(0)
     images = torch.rand(3, 3, 4, 5, generator=random)
     for maps in (draw_maps(random, 3), draw_maps(random, 1)):
-        mapped = maps.map_images(images)
+        mapped = map_images(maps, images)
         assert mapped.dtype == torch.float32
         density = to_density(images.double()).flatten(2).transpose(1, 2)
         expected = to_rgb(maps(density)).transpose(1, 2).reshape(images.shape)

@@ -22,8 +22,8 @@ from bottlegan.stain.macenko import (
     swap_profile,
     weighted_quantile,
 )
-from bottlegan.stain.simulate import LABORATORIES, REFERENCE, render, stain_densities
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render, stain_densities
+from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 
 PALE = Style(name="pale", hematoxylin=(0.5, 0.7, 0.35), eosin=(0.02, 0.4, 0.2))
 DARK = Style(name="dark", hematoxylin=(2.8, 3.2, 1.5), eosin=(0.4, 2.2, 1.3))

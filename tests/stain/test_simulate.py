@@ -8,18 +8,8 @@ from torch import Tensor
 
 from bottlegan.config import parse, to_values
 from bottlegan.seeding import numpy_stream, torch_stream
-from bottlegan.stain.simulate import (
-    LABORATORIES,
-    LABS,
-    PAPER,
-    REFERENCE,
-    Variety,
-    draw_style,
-    render,
-    stain_densities,
-    unmix,
-)
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render, stain_densities, unmix
+from bottlegan.stain.style import LABORATORIES, LABS, PAPER, REFERENCE, Style, Variety, draw_style
 
 WILD = Variety(matrix_noise=3, strength_spread=0.5, pixel_noise=0.1)
 VARIETIES = {"paper": PAPER, "labs": LABS, "wild": WILD}

@@ -16,7 +16,9 @@ from bottlegan.onboarding.fit import onboard
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
-from bottlegan.stain.simulate import LABORATORIES, LABS, REFERENCE, draw_style, render
+from bottlegan.stain.density import map_images
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES, LABS, REFERENCE, draw_style
 from bottlegan.training.distill import DistillConfig, distill, fit_maps, restain_images, restain_pixels
 from bottlegan.training.gan import TrainConfig, train
 from bottlegan.training.prior import true_maps
@@ -217,9 +219,9 @@ def test_settings_survive_a_file() -> None:
 def test_maps_are_found_again(reference_set: list[Levels], maps: AffineMap) -> None:
     """With clipped pixels in them, and although procedural tissue says nothing of what lies off its plane."""
     content = collect({"c": reference_set}, 1, 0, torch.device("cpu")).pool
-    styled = torch.stack([maps.choose(torch.tensor([row])).inverse().map_images(content) for row in range(3)])
+    styled = torch.stack([map_images(maps.choose(torch.tensor([row])).inverse(), content) for row in range(3)])
     found = fit_maps(from_levels(to_levels(styled)), content)
     assert torch.linalg.cond(found.matrix).max() < 3 * torch.linalg.cond(maps.matrix).max()
     for row, pixels in enumerate(styled):
-        mapped = found.choose(torch.tensor([row])).map_images(pixels)
+        mapped = map_images(found.choose(torch.tensor([row])), pixels)
         assert (mapped - content).square().mean() < 1e-4

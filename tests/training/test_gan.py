@@ -15,7 +15,8 @@ from bottlegan.models.paradigms import StyleModel
 from bottlegan.progress import Json, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import PAPER, REFERENCE, draw_style
 from bottlegan.training import gan
 from bottlegan.training.gan import PRESETS, TrainConfig, advance, measure, prepare, start, train
 

@@ -11,18 +11,21 @@ from torch import Tensor
 from bottlegan.config import parse, to_values
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.encoder import Look, StyleEncoder
-from bottlegan.models.files import PRIOR, load_model, read_document
+from bottlegan.models.document import PRIOR
+from bottlegan.models.encoder import Look
+from bottlegan.models.files import load_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.pixel_sets import VIEWS
+from bottlegan.models.style_encoder import StyleEncoder
+from bottlegan.models.weights import read_document
 from bottlegan.progress import Json, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation import lab as labs_module
 from bottlegan.simulation.lab import PATCHES, draw_labs
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
-from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import REFERENCE, WIDE, draw_style, render, stain_densities
-from bottlegan.stain.style import Style
+from bottlegan.stain.density import map_images, to_density, to_rgb
+from bottlegan.stain.simulate import render, stain_densities
+from bottlegan.stain.style import REFERENCE, WIDE, Style, draw_style
 from bottlegan.training import prior
 from bottlegan.training.lab_samples import KEPT, LabPixels, join_pixels, sample_lab
 from bottlegan.training.prior import (
@@ -94,7 +97,7 @@ def test_settings_survive_a_file() -> None:
 
 
 def test_the_true_map_leads_from_a_tinted_style_to_the_reference_stain(content: Tensor) -> None:
-    normalized = true_maps([TINTED]).map_images(render(content[:1], TINTED))
+    normalized = map_images(true_maps([TINTED]), render(content[:1], TINTED))
     # Not exact: densities are shifted by one gray level, which a white point and glass do not follow.
     assert (normalized - render(content[:1], REFERENCE)).square().mean() < 1e-4
 
@@ -104,8 +107,8 @@ def test_a_prior_maps_a_style_it_has_never_seen_by_its_code_alone(begun: BottleG
     with torch.no_grad():
         code = encode_maps(begun, maps)
         normalized, restained = begun.normalize(images, code), begun.restain(images, code)
-    torch.testing.assert_close(normalized, maps.normalize.map_images(images), rtol=0, atol=2e-3)
-    torch.testing.assert_close(restained, maps.restain.map_images(images), rtol=0, atol=2e-3)
+    torch.testing.assert_close(normalized, map_images(maps.normalize, images), rtol=0, atol=2e-3)
+    torch.testing.assert_close(restained, map_images(maps.restain, images), rtol=0, atol=2e-3)
 
 
 def test_a_prior_begins_with_a_reference_stain_an_encoder_and_no_style(begun: BottleGAN) -> None:
@@ -138,7 +141,7 @@ def score(encoder: StyleEncoder, labs: LabTensors) -> tuple[float, float]:
     rows = torch.arange(len(labs))
     patches = labs.choose_patches(len(labs), 4, random)
     density, roughness, is_glass, _ = labs.draw_seen(rows, patches, 200, random)
-    glass = F.binary_cross_entropy_with_logits(encoder.finder(density, roughness), is_glass.float())
+    glass = F.binary_cross_entropy_with_logits(encoder.find_glass(density, roughness), is_glass.float())
     sight = see_all(encoder, density, roughness)
     scored = labs.draw_scored(rows, patches, 100, random)
     shown = torch.ones(len(labs), dtype=torch.bool)

@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bottlegan.losses import profile_distance
-from bottlegan.stain.simulate import REFERENCE, render, stain_densities
+from bottlegan.stain.simulate import render, stain_densities
+from bottlegan.stain.style import REFERENCE
 from bottlegan.training.samples import HELD_OUT, POOL, ColorProfile, collect, match_content
 
 CPU = torch.device("cpu")

@@ -5,6 +5,7 @@ from torch import Tensor
 from bottlegan.models.config import ModelConfig
 from bottlegan.models.paradigms import build_model
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
+from bottlegan.stain.density import map_images
 from bottlegan.training.warm import begin_at_maps, describe, tame
 
 NAMES = [f"lab-{index}" for index in range(5)]
@@ -27,8 +28,8 @@ def test_a_model_holds_the_maps_of_both_directions_before_the_first_step() -> No
     with torch.no_grad():
         normalized = model.normalize(images, model.codes.table)
         restained = model.restain(images, model.codes.table)
-    torch.testing.assert_close(normalized, maps.normalize.map_images(images), rtol=0, atol=1e-4)
-    torch.testing.assert_close(restained, maps.restain.map_images(images), rtol=0, atol=1e-4)
+    torch.testing.assert_close(normalized, map_images(maps.normalize, images), rtol=0, atol=1e-4)
+    torch.testing.assert_close(restained, map_images(maps.restain, images), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("paradigm", ["many-many", "many-one"])

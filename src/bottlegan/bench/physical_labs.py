@@ -26,7 +26,7 @@ from bottlegan.experiments.table2_files import find_commit
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Json, Progress, Silent
@@ -35,9 +35,10 @@ from bottlegan.simulation.organs import Patch, draw_patch
 from bottlegan.simulation.physics import PhysicalLab, draw_physical_lab, expose, scan
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import AffineMap
-from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.stain.density import map_images, to_density, to_rgb
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density, summarize_reference
-from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import REFERENCE
 
 SEED = 2024
 PAIRS = 200
@@ -324,7 +325,7 @@ def map_affinely(found: AffineMap) -> MapLevels:
     """Return what maps images by one map of densities; refuse one that is not finite."""
     if not all(bool(part.isfinite().all()) for part in found):
         raise ValueError("the map is not finite")
-    return lambda image: from_batch(found.map_images(to_batch(image)))[0]
+    return lambda image: from_batch(map_images(found, to_batch(image)))[0]
 
 
 BASES: dict[str, FitPair] = {

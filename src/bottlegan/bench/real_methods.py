@@ -24,7 +24,8 @@ from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import REFERENCE, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import REFERENCE
 
 NOTHING, OURS = "nothing", "ours"
 COMMAND = [sys.executable, "-c", "from bottlegan.cli.main import main; main()", "normalize", "--force"]

@@ -24,9 +24,11 @@ from bottlegan.files import write_text
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.normalize.normalizer import FrozenNetwork, Normalizer
+from bottlegan.models.weights import ModelWeights
+from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import GOOD_ERROR, Verdict
 from bottlegan.progress import Json, Progress, Silent
@@ -72,9 +74,9 @@ def bench_reliability(labs: int = LABS, progress: Progress | None = None) -> dic
 
 def judge_labs(model: BottleGAN, count: int, seed: int, progress: Progress | None = None) -> list[JudgedLab]:
     """Onboard simulated labs of a seed, and measure how far off that is."""
-    frozen = FrozenNetwork(model)
+    weights = to_weights(model)
     tracked = (progress or Silent()).track(_draw(count, seed), "expected and true errors", count)
-    return [judge_lab(lab, model, frozen) for lab in tracked]
+    return [judge_lab(lab, weights) for lab in tracked]
 
 
 def _draw(count: int, seed: int) -> Iterator[SimulatedLab]:
@@ -82,12 +84,12 @@ def _draw(count: int, seed: int) -> Iterator[SimulatedLab]:
         yield from draw_labs(seed, batch, min(BATCH, count - first))
 
 
-def judge_lab(lab: SimulatedLab, model: BottleGAN, frozen: FrozenNetwork) -> JudgedLab:
+def judge_lab(lab: SimulatedLab, model: ModelWeights) -> JudgedLab:
     """Onboard one lab, and measure how far off that is."""
     found = onboard(lab.images[:SHOWN], model)
     true = np.nan
     if lab.is_he:
-        normalizer = Normalizer(frozen, found.code, diagnosis=found.diagnosis, forced=True)
+        normalizer = Normalizer(model, found.code, diagnosis=found.diagnosis, forced=True)
         true = measure_error(normalizer, lab.images, lab.truth)
     return JudgedLab(lab.is_he, found.diagnosis.verdict, found.diagnosis.expected_error, true)
 

@@ -36,8 +36,8 @@ def drift(
     """
     from bottlegan.experiments.drift import fit_batches, list_batches, measure_drift
     from bottlegan.experiments.drift_report import say_result, write_drift
+    from bottlegan.models.document import check_name
     from bottlegan.models.paradigms import BottleGAN
-    from bottlegan.models.style_codes import check_name
 
     check_name(style)
     batches = list_batches(folder)

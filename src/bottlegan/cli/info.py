@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bottlegan.cli.options import check_paths
+
 
 def info(
     slide: Annotated[Path, typer.Argument(help="Slide, or image.", show_default=False)],
@@ -13,6 +15,7 @@ def info(
 
     Example: bottlegan info slide.svs
     """
+    check_paths(slide)
     from bottlegan.slides.reader import measure_downsample, open_slide
 
     with open_slide(slide) as opened:

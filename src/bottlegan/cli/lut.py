@@ -61,7 +61,7 @@ def lut(
             raise InputError(f"{out.with_suffix('.png')}: is a folder, but the picture's name; choose another --out")
     other = None if check is None else read_cube(check)
     normalizer = _open(find_model(model), style)
-    table = normalizer.table(direction)
+    table = normalizer.color_map(direction)
     digest = table.digest(TerminalProgress()) if exact else None
     found: list[tuple[str, tuple[Deviation, ...]]] = []
     if other is not None:
@@ -84,7 +84,7 @@ def lut(
 
 def _open(file: Path, style: str | None) -> "Normalizer":
     """Return the normalizer of a style that a model file knows."""
-    from bottlegan.models.files import read_document
+    from bottlegan.models.weights import read_document
     from bottlegan.normalize.normalizer import Normalizer
 
     names = read_document(file).styles
@@ -98,11 +98,11 @@ def _open(file: Path, style: str | None) -> "Normalizer":
 
 def _draw(normalizer: "Normalizer", direction: Direction) -> "Levels":
     """Return a picture of the map, with the stains as the images that it is meant for show them."""
-    from bottlegan.experiments.lut_picture import draw_map, mix_stains
-    from bottlegan.stain.simulate import REFERENCE
+    from bottlegan.experiments.lut_picture import draw_map, mix_all
+    from bottlegan.stain.style import REFERENCE
 
-    mixes = mix_stains(normalizer.origin.stain or REFERENCE)
-    return draw_map(normalizer.table(direction), mixes if direction == "restain" else normalizer.restain(mixes))
+    mixes = mix_all(normalizer.model.document.reference or REFERENCE)
+    return draw_map(normalizer.color_map(direction), mixes if direction == "restain" else normalizer.restain(mixes))
 
 
 def _show_checks(checks: "MapChecks", name: str, direction: Direction, console: Console) -> None:

@@ -24,9 +24,10 @@ def onboard(
     Example: bottlegan onboard lab-7/ --name lab-7 --out model.safetensors
     """
     from bottlegan.data.lab import read_lab
-    from bottlegan.models.files import load_model, read_document, save_model
+    from bottlegan.models.files import load_model, save_model, to_weights
     from bottlegan.models.paradigms import BottleGAN
-    from bottlegan.normalize.normalizer import write_diagnosis
+    from bottlegan.models.weights import read_document
+    from bottlegan.normalize.record import write_diagnosis
     from bottlegan.onboarding.fit import onboard as fit
     from bottlegan.onboarding.verdict import Verdict
 
@@ -36,7 +37,7 @@ def onboard(
     if not isinstance(network, BottleGAN):
         raise InputError(f"{file}: is a {network.config.paradigm} model; a style can only be added to a BottleGAN")
     images = read_lab(sources, seed)
-    fitted = fit(images, network)
+    fitted = fit(images, to_weights(network))
     diagnosis = fitted.diagnosis
     if diagnosis.verdict == Verdict.REFUSED and not force:
         raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
@@ -46,7 +47,7 @@ def onboard(
     record = {**known.record, **latest, f"verdict on {name}": said}
     save_model(network, out, record, known.reference)
     typer.echo(f"{name}: {said}")
-    typer.echo(f"Wrote {out} with {len(network.codes)} style(s); {name} is {4 * fitted.code.numel()} bytes of it.")
+    typer.echo(f"Wrote {out} with {len(network.codes)} style(s); {name} is {fitted.code.nbytes} bytes of it.")
 
 
 def train_prior(
@@ -60,7 +61,7 @@ def train_prior(
     """
     from bottlegan.config import load
     from bottlegan.models.files import save_model
-    from bottlegan.stain.simulate import REFERENCE
+    from bottlegan.stain.style import REFERENCE
     from bottlegan.training.prior import PriorConfig
     from bottlegan.training.prior import train_prior as run
 

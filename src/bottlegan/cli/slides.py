@@ -8,11 +8,13 @@ import typer
 from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bottlegan.normalize.slide import SlideOptions, SlideResult
-    from bottlegan.normalize.slide_folder import Runner
-    from bottlegan.normalize.slide_map import MapChoice
+    from bottlegan.normalize.choice import MapChoice
+    from bottlegan.normalize.slides.folder import Runner
+    from bottlegan.normalize.slides.one import SlideOptions, SlideResult
 
 SLIDES = "Slides"
+PLAIN = frozenset({".png", ".jpg", ".jpeg", ".webp"})
+"""Suffixes that no slide has."""
 Level = Annotated[
     int | None,
     typer.Option(help="Level of the slide to read.", show_default="0, the finest", min=0, rich_help_panel=SLIDES),
@@ -82,11 +84,11 @@ def choose_runner(source: Path, workers: int | None, ray: str | None) -> "Runner
             f"{source}: is not a folder; leave out --workers and --ray, which map several slides of a folder at a time"
         )
     if ray is not None:
-        from bottlegan.normalize.slide_ray import run_on_ray
+        from bottlegan.normalize.slides.ray import run_on_ray
 
         return run_on_ray(ray)
-    from bottlegan.normalize.slide_folder import run_here
-    from bottlegan.normalize.slide_workers import run_in_processes
+    from bottlegan.normalize.slides.folder import run_here
+    from bottlegan.normalize.slides.workers import run_in_processes
 
     return run_here if workers in (None, 1) else run_in_processes(workers)
 
@@ -101,27 +103,34 @@ def find_slides(
     run: "Runner | None",
 ) -> "SlideOptions | None":
     """Return how to stream the input, if it is a slide or is to be treated as one; None for images."""
-    from bottlegan.normalize.slide import SlideOptions
-    from bottlegan.normalize.slide_folder import list_slides
-    from bottlegan.slides.reader import is_slide
+    asked = strict or any(each is not None for each in (level, region, quality, kind, run))
+    if not asked and not shows_slides(source):
+        return None
+    from bottlegan.normalize.slides.one import SlideOptions
     from bottlegan.slides.writer import QUALITY
 
-    asked = strict or any(each is not None for each in (level, region, quality, kind, run))
-    if not asked and not (list_slides(source) if source.is_dir() else is_slide(source)):
-        return None
     return SlideOptions(level or 0, region, QUALITY if quality is None else quality, kind, strict)
+
+
+def shows_slides(source: Path) -> bool:
+    """Return whether this is a slide, or a folder with any."""
+    if not source.is_dir() and source.suffix.lower() in PLAIN:
+        return False
+    from bottlegan.slides.reader import is_slide, list_slides
+
+    return bool(list_slides(source)) if source.is_dir() else is_slide(source)
 
 
 def stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions", run: "Runner | None") -> None:
     """Map a slide, or each slide of a folder, and say what became of it."""
-    from bottlegan.normalize.slide import check_slide, map_slide
+    from bottlegan.normalize.choice import need_color_map
+    from bottlegan.normalize.slides.one import map_slide
 
     if source.is_dir():
         _stream_folder(source, target, choice, options, run)
         return
-    check_slide(source, target, options)
-    progress = TerminalProgress()
-    result = map_slide(source, target, choice.prepare(progress)(source), options, progress)
+    need_color_map(choice)
+    result = map_slide(source, target, choice.prepare(), options, TerminalProgress())
     if "verdict" in result.note:
         typer.echo(f"{source}: {result.note['verdict']}: {result.note['reason']}", err=True)
     for part in result.broken:
@@ -132,7 +141,7 @@ def stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptio
 def _stream_folder(
     source: Path, target: Path, choice: "MapChoice", options: "SlideOptions", run: "Runner | None"
 ) -> None:
-    from bottlegan.normalize.slide_folder import map_slide_folder, run_here
+    from bottlegan.normalize.slides.folder import map_slide_folder, run_here
 
     outcomes = map_slide_folder(source, target, choice, options, run=run or run_here, progress=TerminalProgress())
     width = max(len(each.source.name) for each in outcomes)

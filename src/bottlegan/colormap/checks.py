@@ -8,13 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
-from bottlegan.colormap.table import Convert, Levels
-from bottlegan.imaging.tensors import to_levels
-from bottlegan.stain.density import BLACK, to_density, to_rgb
-from bottlegan.stain.simulate import LABORATORIES, stain_densities
+from bottlegan.colormap.levels import DENSITY, Levels, to_levels
+from bottlegan.colormap.table import Convert
+from bottlegan.stain.style import LABORATORIES, list_stains
 
 Color = tuple[int, int, int]
 
@@ -76,15 +74,15 @@ def check_map(convert: Convert, stride: int = STRIDE) -> MapChecks:
 
 def stain_paths() -> dict[str, Levels]:
     """Return paths (P, STEPS, 3) of darker and darker colors: gray, and each stain of nine laboratories, from white."""
-    stains = torch.stack([stain_densities(style) for style in LABORATORIES])
+    stains = np.stack([list_stains(style) for style in LABORATORIES])
     ends = {
-        "gray": torch.full((1, 3), BLACK, dtype=torch.float64),
+        "gray": np.full((1, 3), float(DENSITY[0])),
         "hematoxylin": STRONGEST * stains[:, 0],
         "eosin": STRONGEST * stains[:, 1],
-        "both stains": STRONGEST * stains.mean(dim=1),
+        "both stains": STRONGEST * stains.mean(axis=1),
     }
-    share = torch.linspace(0, 1, STEPS, dtype=torch.float64)[:, None]
-    return {name: to_levels(to_rgb(share * end[:, None])).numpy() for name, end in ends.items()}
+    share = np.linspace(0, 1, STEPS)[:, None]
+    return {name: to_levels((share * end[:, None]).astype(np.float32)) for name, end in ends.items()}
 
 
 def lighter_steps(convert: Convert, paths: Levels) -> float:
@@ -92,10 +90,10 @@ def lighter_steps(convert: Convert, paths: Levels) -> float:
 
     Light is the mean optical density of the channels. What rounding to levels may have done does not count.
     """
-    mapped = torch.from_numpy(convert(paths.reshape(-1, 3)).reshape(paths.shape)).double()
+    mapped = convert(paths.reshape(-1, 3)).reshape(paths.shape).astype(np.float64)
     darkest, lightest = _darkness(mapped - 0.5), _darkness(mapped + 0.5)
-    before = lightest.cummax(dim=1).values[:, :-1]
-    return (darkest[:, 1:] < before).double().mean().item()
+    before = np.maximum.accumulate(lightest, axis=1)[:, :-1]
+    return float((darkest[:, 1:] < before).mean())
 
 
 def largest_jump(convert: Convert, stride: int = 1, darkest: int = 0) -> Jump:
@@ -125,9 +123,9 @@ def largest_jump(convert: Convert, stride: int = 1, darkest: int = 0) -> Jump:
     return replace(found, pairs=pairs)
 
 
-def _darkness(levels: Tensor) -> Tensor:
+def _darkness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the mean optical density (...) of levels (..., 3), which need not be whole."""
-    return to_density(levels.clamp(0, WHITE) / WHITE).mean(dim=-1)
+    return np.asarray(-np.log((levels.clip(0, WHITE) + 1) / 256).mean(axis=-1))
 
 
 def _color(levels: Levels) -> Color:

@@ -12,15 +12,14 @@ from itertools import product, takewhile
 from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from bottlegan.colormap.table import Convert, Levels
+from bottlegan.colormap.levels import Levels
+from bottlegan.colormap.table import Convert
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import write_text
-from bottlegan.imaging.tensors import to_levels
 from bottlegan.seeding import numpy_stream
-from bottlegan.stain.simulate import LABS, draw_style, render
+from bottlegan.stain.style import LABS, draw_style, mix_stains
 
 Floats = NDArray[np.float64]
 Intensities = Callable[[Floats], Floats]
@@ -123,8 +122,7 @@ def tissue_colors(count: int) -> Levels:
     for index in range(SAMPLED_STYLES):
         style = draw_style(random, str(index), LABS)
         # Most of a slide holds little of either stain; 1 is strong.
-        concentration = torch.from_numpy(random.exponential(0.35, (1, 2, 1, each)))
-        colors.append(to_levels(render(concentration, style))[0, :, 0].T.numpy())
+        colors.append(mix_stains(random.exponential(0.35, (each, 2)), style))
     return np.concatenate(colors)[:count]
 
 

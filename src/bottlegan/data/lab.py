@@ -9,7 +9,7 @@ import numpy as np
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels, read_image
-from bottlegan.slides.reader import is_slide
+from bottlegan.slides.reader import Slide, is_slide, open_slide
 from bottlegan.slides.tissue import sample_tissue
 
 MOST_IMAGES = 32
@@ -30,11 +30,16 @@ def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Levels]:
     images: list[Levels] = []
     for file in chosen:
         if is_slide(file):
-            tiles = sample_tissue(file, count=max(1, MOST_IMAGES // len(chosen)), seed=seed)
-            images += join_tiles(tiles)
+            with open_slide(file) as slide:
+                images += sample_slide(slide, max(1, MOST_IMAGES // len(chosen)), seed)
         else:
             images.append(read_image(file))
     return images
+
+
+def sample_slide(slide: Slide, count: int = MOST_IMAGES, seed: int = 0) -> list[Levels]:
+    """Return tissue of an open slide, from at most so many places."""
+    return join_tiles(sample_tissue(slide, count, seed=seed))
 
 
 def join_tiles(tiles: list[Levels]) -> list[Levels]:

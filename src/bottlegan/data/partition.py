@@ -13,8 +13,7 @@ import numpy as np
 from bottlegan.config import document
 from bottlegan.errors import ConfigError, InputError
 from bottlegan.seeding import numpy_stream
-from bottlegan.stain.simulate import PAPER, Variety, draw_style
-from bottlegan.stain.style import Style
+from bottlegan.stain.style import PAPER, Style, Variety, draw_style
 
 
 @document

@@ -12,8 +12,8 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import LABS, draw_style, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABS, Style, draw_style
 
 
 def draw_lab(seed: int) -> Style:

@@ -29,7 +29,7 @@ from bottlegan.federated.phase2 import (
 from bottlegan.federated.rounds import RoundsConfig
 from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs, run_local
 from bottlegan.federated.simulation_flower import run as run_flower
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Json, Progress, Silent

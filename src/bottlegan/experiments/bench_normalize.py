@@ -27,12 +27,13 @@ from bottlegan.errors import InputError
 from bottlegan.experiments.table2_files import find_commit
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.normalize.normalizer import Normalizer, open_model
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import SMALLEST, draw_tissue
-from bottlegan.stain.simulate import LABS, REFERENCE, draw_style, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABS, REFERENCE, draw_style
 
 Kind = Literal["Macenko", "Reinhard"]
 MapLevels = Callable[[Levels], Levels]
@@ -131,14 +132,14 @@ def count_colors(image: Levels) -> int:
 
 def time_ours(first: Levels, second: Levels) -> Run:
     """Return what times our normalizer, fitted anew before each run."""
-    network, _ = open_model(PRIOR)
+    network = open_model(PRIOR)
 
     def run() -> dict[str, float]:
         started = time.perf_counter()
         normalizer = Normalizer.fit(first, model=network)
         fitting = time.perf_counter() - started
         mapping = clock(lambda: normalizer(first))
-        empty = Normalizer(normalizer.network, normalizer.code)
+        empty = Normalizer(normalizer.model, normalizer.code)
         return {
             "ours": mapping,
             "ours, another image of the lab": clock(lambda: normalizer(second)),

@@ -29,14 +29,17 @@ from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error, ssim
 from bottlegan.metrics.structure import SWAPPED, nuclei_swapped
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.normalize.normalizer import FrozenNetwork, Normalizer
-from bottlegan.onboarding.fit import describe_reference, onboard
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.onboarding.fit import onboard
+from bottlegan.onboarding.labs import describe_reference
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
-from bottlegan.stain.simulate import REFERENCE, render, unmix
+from bottlegan.stain.simulate import render, unmix
+from bottlegan.stain.style import REFERENCE
 from bottlegan.training.prior import draw_known_style
 
 SHIPPED = "ours, shipped prior"
@@ -198,19 +201,19 @@ def summarize(scores: Sequence[LabScore]) -> dict[str, Json]:
 
 def fit_prior(model: BottleGAN) -> Fit:
     """Return what fits a code to a patch, the network frozen; a refused patch stays as it is."""
-    frozen = FrozenNetwork(model)
+    weights = to_weights(model)
 
     def fit(styled: Levels) -> Fitted:
         started = time.perf_counter()
-        found = onboard([styled], model)
+        found = onboard([styled], weights)
         seconds = time.perf_counter() - started
-        normalizer = Normalizer(frozen, found.code, diagnosis=found.diagnosis)
+        normalizer = Normalizer(weights, found.code, diagnosis=found.diagnosis)
         return Fitted(
             normalized=to_batch(normalizer(styled)),
             seconds=seconds,
             restain=normalizer.restain,
             verdict=found.diagnosis.verdict.value,
-            size=4 * found.code.numel(),
+            size=found.code.nbytes,
         )
 
     return fit
@@ -258,13 +261,13 @@ def fit_peer(peer: Peer) -> Method:
 def bench_patches(model: BottleGAN, tissue: Sequence[Levels], labs: int, progress: Progress) -> dict[str, Json]:
     """Return how much better labs are known from MANY patches than from one, on patches that no fit saw."""
     most = min(MANY, len(tissue) - 1)
-    frozen = FrozenNetwork(model)
+    weights = to_weights(model)
     errors: dict[int, list[float]] = {1: [], most: []}
     for lab in progress.track(range(labs), f"one patch a lab, and {most}", labs):
         styled, truths = draw_lab(tissue, most + FURTHER, lab)
         for count, found in errors.items():
-            fitted = onboard(styled[:count], model)
-            normalizer = Normalizer(frozen, fitted.code, diagnosis=fitted.diagnosis)
+            fitted = onboard(styled[:count], weights)
+            normalizer = Normalizer(weights, fitted.code, diagnosis=fitted.diagnosis)
             pairs = list(zip(styled, truths, strict=True))[most:]
             each = [mean_squared_error(to_batch(normalizer(image)), to_batch(truth)).item() for image, truth in pairs]
             found.append(float(np.mean(each)))

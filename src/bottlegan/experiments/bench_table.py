@@ -8,12 +8,13 @@ import time
 
 import numpy as np
 
-from bottlegan.colormap.table import COLORS
+from bottlegan.colormap.keys import COLORS
 from bottlegan.experiments.bench_normalize import clock, draw_images
 from bottlegan.experiments.table2_files import find_commit
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
-from bottlegan.normalize.normalizer import Direction, Normalizer
+from bottlegan.models.freeze import Direction
+from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Json, Progress, Silent
 
 SIZE = 512
@@ -36,7 +37,7 @@ def bench_table(progress: Progress | None = None) -> dict[str, Json]:
 
 def compare(normalizer: Normalizer, direction: Direction, progress: Progress) -> dict[str, Json]:
     """Return the figures of one direction."""
-    table = normalizer.table(direction)
+    table = normalizer.color_map(direction)
     filling = clock(lambda: table.fill(progress))
     run = normalizer if direction == "normalize" else normalizer.restain
     differing, largest, network, looking = 0, 0, 0.0, 0.0

@@ -7,7 +7,6 @@ table that knows their colors, several at a time.
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from statistics import median
 
@@ -15,18 +14,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bottlegan.colormap.table import ColorTable
+from bottlegan.colormap.table import Convert
+from bottlegan.data.lab import sample_slide
 from bottlegan.experiments.bench_normalize import BASE, PEERS, MapLevels, Peer, clock
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import drawing_from
 from bottlegan.models.pixel import PixelGenerator
-from bottlegan.normalize.slide import SlideOptions, lay_grid
-from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map, one_thread
+from bottlegan.normalize.choice import MapChoice
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.normalize.slides.one import SlideOptions, lay_grid
 from bottlegan.progress import Json, Progress
 from bottlegan.seeding import torch_stream
-from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.tissue import sample_tissue
 from bottlegan.training.gan import PRESETS
@@ -39,8 +39,10 @@ OURS = "ours, table ready"
 
 def bench_tiles(slide: Path, progress: Progress) -> dict[str, Json]:
     """Return the megapixels a second of all rows, how many times torchstain's that is, and what is not exact."""
-    choice, tiles = MapChoice(PRIOR, force=True), sample_tissue(slide, TILES, SIZE)
-    seconds: dict[str, float] = {OURS: time_ours(fit_map(slide, choice).convert, tiles)}
+    choice = MapChoice(PRIOR, force=True)
+    with open_slide(slide) as opened:
+        tiles, chosen = sample_tissue(opened, TILES, SIZE), choice.prepare()(opened)
+    seconds: dict[str, float] = {OURS: time_ours(chosen.convert, tiles)}
     notes: dict[str, Json] = {}
     for name, peer in progress.track({**PEERS, **SHAPES}.items(), "peers on tiles", len(PEERS) + len(SHAPES)):
         try:
@@ -58,16 +60,15 @@ def bench_tiles(slide: Path, progress: Progress) -> dict[str, Json]:
         }
         for name, taken in seconds.items()
     }
-    return {"tiles": len(tiles), "rows": {**rows, **notes}, **check_exact(slide, choice)}
+    return {"tiles": len(tiles), "rows": {**rows, **notes}, **check_exact(slide)}
 
 
-def time_ours(table: ColorTable, tiles: list[Levels]) -> float:
+def time_ours(convert: Convert, tiles: list[Levels]) -> float:
     """Return the seconds that looking all tiles up takes, in groups, as those of a slide are."""
-    table.map_all(tiles)
-    cores = os.cpu_count() or 1
-    groups = [tiles[core::cores] for core in range(cores)]
-    with ThreadPoolExecutor(cores) as pool:
-        return median(clock(lambda: list(pool.map(table.map_all, groups))) for _ in range(OFTEN))
+    for tile in tiles:
+        convert(tile)
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        return median(clock(lambda: list(pool.map(convert, tiles))) for _ in range(OFTEN))
 
 
 def time_peer(normalize: MapLevels, tiles: list[Levels]) -> float:
@@ -76,29 +77,24 @@ def time_peer(normalize: MapLevels, tiles: list[Levels]) -> float:
     return clock(lambda: [normalize(tile) for tile in tiles])
 
 
-def check_exact(slide: Path, choice: MapChoice) -> dict[str, Json]:
+def check_exact(slide: Path) -> dict[str, Json]:
     """Return by how many levels tiles of the slide, before JPEG, differ from what they should be: 0.
 
-    They are mapped as in a slide, many at a time, by a table that learns as it goes, and compared with each tile alone,
-    by a table that knew nothing before; and, mapped everywhere, with what the network itself makes of their pixels.
+    They are mapped by a table that learns as it goes, as in a slide, and compared with each tile alone, by a table that
+    knew nothing before; and, mapped everywhere, with what the network of torch makes of their pixels: at most 1.
     """
-    color_map, plain = fit_map(slide, choice), fit_map(slide, replace(choice, everything=True))
-    with open_slide(slide) as opened, one_thread():
+    with open_slide(slide) as opened:
         grid = lay_grid(opened, SlideOptions())
         places = np.linspace(0, len(grid) - 1, min(TILES, len(grid))).astype(int).tolist()
-        regions = [grid[place] for place in places]
-        levels = [opened.read(region) for region in regions]
-
-        def convert(used: SlideMap, at: list[Region]) -> list[Levels]:
-            return used.convert.map_all(opened.read(region) for region in at)
-
-        fresh = [SlideMap(color_map.colors, color_map.note) for _ in regions]
-        alone = [convert(used, [region])[0] for used, region in zip(fresh, regions, strict=True)]
-        network = [plain.colors(each.reshape(-1, 3)).reshape(each.shape) for each in levels]
-        return {
-            "levels between a tile alone and in the slide": differ(alone, convert(color_map, regions)),
-            "levels between a tile and its network": differ(network, convert(plain, regions)),
-        }
+        levels = [opened.read(grid[place]) for place in places]
+        given = sample_slide(opened)
+    known, plain = (Normalizer.fit(given, force=True, everything=every) for every in (False, True))
+    alone = [Normalizer(known.model, known.code)(tile) for tile in levels]
+    network = [from_batch(plain(to_batch(tile)))[0] for tile in levels]
+    return {
+        "levels between a tile alone and in the slide": differ(alone, [known(tile) for tile in levels]),
+        "levels between a tile and its network": differ(network, [plain(tile) for tile in levels]),
+    }
 
 
 def differ(some: list[Levels], others: list[Levels]) -> int:

@@ -20,13 +20,14 @@ from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.tensors import from_batch, from_levels, to_levels
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import compare_images
-from bottlegan.models.files import PRIOR, save_model
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import Tissue, draw_tissue
-from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, draw_style, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABS, PAPER, REFERENCE, Style, draw_style
 
 
 @document

@@ -31,6 +31,7 @@ from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.metrics.image import delta_e
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.onboarding.fit import onboard
@@ -120,11 +121,13 @@ def fit_batches(
     batches: Mapping[str, Sequence[Patch]], model: BottleGAN, progress: Progress | None = None
 ) -> list[Batch]:
     """Fit a style code to each batch."""
-    fitted = []
+    fitted, weights = [], to_weights(model)
     for name, patches in (progress or Silent()).track(batches.items(), "fitting batches", len(batches)):
         # What `onboard` would not look at need not be read.
-        found = onboard([patch.read_image() for patch in spread(patches, MOST_IMAGES)], model)
-        fitted.append(Batch(name, len(patches), found.diagnosis.verdict, found.diagnosis.reason, found.code))
+        found = onboard([patch.read_image() for patch in spread(patches, MOST_IMAGES)], weights)
+        fitted.append(
+            Batch(name, len(patches), found.diagnosis.verdict, found.diagnosis.reason, torch.from_numpy(found.code))
+        )
     return fitted
 
 

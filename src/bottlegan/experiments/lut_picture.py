@@ -1,14 +1,11 @@
 """A picture of a color map: mixes of both stains, and slices through all colors, before and after."""
 
 import numpy as np
-import torch
 from PIL import Image, ImageDraw
 
 from bottlegan.colormap.table import Convert
 from bottlegan.imaging.files import Levels
-from bottlegan.imaging.tensors import to_levels
-from bottlegan.stain.simulate import render
-from bottlegan.stain.style import Style
+from bottlegan.stain.style import Style, mix_stains
 
 SLICES = (0, 64, 128, 192, 255)
 """Levels of blue of the slices."""
@@ -37,11 +34,11 @@ def draw_map(convert: Convert, mixes: Levels) -> Levels:
     return np.asarray(sheet)
 
 
-def mix_stains(style: Style, side: int = 32) -> Levels:
+def mix_all(style: Style, side: int = 32) -> Levels:
     """Return mixes (S, S, 3) of a style's two stains: hematoxylin grows to the right, eosin downward."""
-    amount = torch.linspace(0, STRONGEST, side)
-    eosin, hematoxylin = torch.meshgrid(amount, amount, indexing="ij")
-    return to_levels(render(torch.stack([hematoxylin, eosin])[None], style))[0].permute(1, 2, 0).contiguous().numpy()
+    amount = np.linspace(0, STRONGEST, side)
+    eosin, hematoxylin = np.meshgrid(amount, amount, indexing="ij")
+    return mix_stains(np.stack([hematoxylin, eosin], axis=-1), style)
 
 
 def cut_colors(blue: int) -> Levels:

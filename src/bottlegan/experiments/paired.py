@@ -20,7 +20,8 @@ from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.progress import Progress
 from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import PAPER, REFERENCE, draw_style, render
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import PAPER, REFERENCE, draw_style
 
 Scale = Literal["smoke", "cpu", "paper"]
 """`smoke`: seconds, on procedural tissue; `cpu`: all styles, default preset; `paper`: as many steps as the paper."""

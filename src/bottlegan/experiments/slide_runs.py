@@ -56,19 +56,22 @@ def copy_slide(source: str, target: str, quality: int) -> dict[str, float]:
 def map_twice(source: Path, target: Path, quality: int) -> dict[str, float]:
     """Normalize a slide with a style fitted to it: with no color known, and then with a table that knows them all."""
     clock = [time.perf_counter()]
-    from bottlegan.models.files import PRIOR  # noqa: PLC0415 - timed
-    from bottlegan.normalize.slide import SlideOptions, map_slide  # noqa: PLC0415 - timed
-    from bottlegan.normalize.slide_map import MapChoice, fit_map  # noqa: PLC0415 - timed
+    from bottlegan.data.lab import sample_slide  # noqa: PLC0415 - timed
+    from bottlegan.normalize.choice import ChosenMap  # noqa: PLC0415 - timed
+    from bottlegan.normalize.normalizer import Normalizer  # noqa: PLC0415 - timed
+    from bottlegan.normalize.slides.one import SlideOptions, map_slide  # noqa: PLC0415 - timed
+    from bottlegan.slides.reader import open_slide  # noqa: PLC0415 - timed
 
     clock.append(time.perf_counter())
-    color_map = fit_map(source, MapChoice(PRIOR, force=True))
+    with open_slide(source) as slide:
+        normalizer = Normalizer.fit(sample_slide(slide), force=True)
     clock.append(time.perf_counter())
-    import bottlegan.slides.halving  # noqa: PLC0415 - timed
-    import bottlegan.colormap.kernel  # noqa: F401, PLC0415 - timed
+    import bottlegan.colormap.kernel  # noqa: PLC0415 - timed
+    import bottlegan.slides.halving  # noqa: F401, PLC0415 - timed
 
     clock.append(time.perf_counter())
     for _ in range(2):
-        map_slide(source, target, color_map, SlideOptions(quality=quality))
+        map_slide(source, target, lambda _: ChosenMap(normalizer, {}), SlideOptions(quality=quality))
         clock.append(time.perf_counter())
     steps = ("import", "fit", "compile", "from cold", "table ready")
     return dict(zip(steps, (after - before for before, after in pairwise(clock)), strict=True))

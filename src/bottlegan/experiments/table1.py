@@ -29,9 +29,11 @@ from bottlegan.federated.rounds import TALLY, Plan, State, run_rounds
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.tally import compute_scores
-from bottlegan.models.files import PRIOR, read_document, save_model
+from bottlegan.models.document import PRIOR
+from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import Segmenter
+from bottlegan.models.weights import read_document
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.stain.macenko import summarize_reference

@@ -32,8 +32,9 @@ from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import mean_squared_error, psnr, ssim
 from bottlegan.metrics.structure import monotonicity, nuclei_swapped
-from bottlegan.models.files import load_model, read_document, save_model
+from bottlegan.models.files import load_model, save_model
 from bottlegan.models.paradigms import StyleModel
+from bottlegan.models.weights import read_document
 from bottlegan.progress import Progress, Silent
 from bottlegan.stain.macenko import DensityMap, Route
 from bottlegan.training.gan import PRESETS, TrainConfig, train

@@ -18,8 +18,8 @@ from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.seeding import torch_stream
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import REFERENCE, render, unmix
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render, unmix
+from bottlegan.stain.style import REFERENCE, Style
 from bottlegan.training.segmentation import Labeled, Mask
 
 Stained = Literal["own", "reference"]

@@ -24,9 +24,11 @@ from bottlegan.errors import ConfigError, InputError, ModelFileError
 from bottlegan.federated.validation import find_fault, printable
 from bottlegan.files import make_folder, replacing
 from bottlegan.imaging.files import Levels
-from bottlegan.models.files import PRIOR
+from bottlegan.models.document import PRIOR, check_name
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN, build_model
-from bottlegan.models.style_codes import StyleCodes, check_name
+from bottlegan.models.style_codes import StyleCodes
+from bottlegan.models.weights import read_weights
 from bottlegan.onboarding.fit import onboard
 from bottlegan.progress import Progress
 from bottlegan.training.distill import DistillConfig, as_bottlegan, distill
@@ -88,10 +90,10 @@ def contribute(
         progress: Where to report progress.
     """
     # Generators have no verdict of their own, and the one on a code is about the images.
-    fitted = onboard(images, prior or BottleGAN.load(PRIOR))
+    fitted = onboard(images, read_weights(PRIOR) if prior is None else to_weights(prior))
     verdict = fitted.diagnosis.verdict.value
     if config.upload == "code":
-        return Contribution({CODE: fitted.code.detach().clone()}, verdict)
+        return Contribution({CODE: torch.from_numpy(fitted.code.copy())}, verdict)
     public = _need_reference(reference_set)
     model = as_bottlegan(train({STYLE: images}, public, config.train, seed, progress=progress))
     return Contribution(to_arrays(model), verdict)

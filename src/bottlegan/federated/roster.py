@@ -24,8 +24,9 @@ from bottlegan.federated.phase2 import Phase2Config, count_examples
 from bottlegan.federated.validation import find_bad_number, find_fault
 from bottlegan.files import write_text
 from bottlegan.imaging.files import Levels
-from bottlegan.models.files import PRIOR, read_document, save_model
-from bottlegan.models.style_codes import check_name
+from bottlegan.models.document import PRIOR, check_name
+from bottlegan.models.files import save_model
+from bottlegan.models.weights import read_document
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import Progress, Silent
 

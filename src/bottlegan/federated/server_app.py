@@ -26,7 +26,7 @@ from bottlegan.federated.messages import (
 )
 from bottlegan.federated.simulation import find_labs
 from bottlegan.federated.validation import printable
-from bottlegan.models.style_codes import check_name
+from bottlegan.models.document import check_name
 
 PREFIX = "server."
 UNNAMED = "node-"

@@ -26,8 +26,8 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.simulation.tissue import Tissue, draw_tissue
-from bottlegan.stain.simulate import LABS, PAPER, REFERENCE, WIDE, render
-from bottlegan.stain.style import Style
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABS, PAPER, REFERENCE, WIDE, Style
 
 LAB_FILE = "lab.toml"
 VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}

@@ -16,7 +16,8 @@ from bottlegan.errors import InputError
 from bottlegan.metrics.image import check_images
 from bottlegan.seeding import torch_stream
 from bottlegan.stain.density import to_density
-from bottlegan.stain.simulate import REFERENCE, unmix
+from bottlegan.stain.simulate import unmix
+from bottlegan.stain.style import REFERENCE
 
 CLEAR = 0.3
 """Difference in mean OD from which on one of two pixels is clearly darker."""

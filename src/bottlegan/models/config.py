@@ -8,6 +8,9 @@ from bottlegan.errors import ConfigError
 Statistics = Literal["frozen", "instance"]
 Paradigm = Literal["many-one-many", "many-many", "many-one", "many-one-one"]
 
+KNOWN_CODES = 4.0
+"""Largest number of a code that hidden layers see; codes have about unit variance."""
+
 
 @document
 class GeneratorConfig:

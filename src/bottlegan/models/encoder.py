@@ -4,22 +4,30 @@ It does not guess the maps. For each pixel it reads how much hematoxylin and eos
 by the pixel's color, its surroundings and how the colors of all pixels are distributed. With these amounts beside the
 densities the maps follow by least squares, one for each direction: errors of single pixels average out.
 
-It looks twice. The first look begins with amounts as a closed form guesses them, the second with what the first made of
-them, where labs look nearly alike and small errors show.
+It looks several times. The first look begins with amounts as a closed form guesses them, each further one with what the
+one before made of them, where labs look nearly alike and small errors show.
 
 Where glass is seen, both maps are anchored there: it comes out white, or nearly so, whatever the looks say.
+
+All of it is functions of arrays, by the names that numpy and torch share: torch trains them (`style_encoder`), numpy
+alone runs them.
 """
 
 import math
-from typing import NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+import numpy as np
+from array_api_compat import array_namespace, device
+from numpy.typing import NDArray
 
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.stain.affine import AffineMap, StyleMaps
-from bottlegan.stain.quantiles import weighted_quantile
+
+Array = Any
+"""Of numpy or of torch."""
+Weights = Mapping[str, Array]
+"""The encoder's, by name."""
 
 LEVELS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
 """Quantiles by which a set is described."""
@@ -38,206 +46,199 @@ the smallest angle between the two."""
 MOST_VEIL = 0.06
 """Largest density of glass after normalization, that of the reference set's: in some labs it holds a trace of stain."""
 
+DESCRIBED = len(DIRECTIONS) * len(LEVELS)
+FEATURES = {"finder": 3 * VIEWS + 9, "first": 6 * VIEWS + 1, "further": 3 * VIEWS + 1}
+"""Numbers that each part is told of a pixel."""
+SUMMARIES = {"first": DESCRIBED + 3 * len(LEVELS) + 21, "further": DESCRIBED + 3}
+"""Numbers that it is told of all pixels."""
+
 
 class Look(NamedTuple):
     """What the encoder thinks after one look."""
 
     maps: StyleMaps
-    log_errors: Tensor
+    log_errors: Array
     """(B, 2) logarithm of the expected root mean square error of normalizing and of restaining, in [0, 1]."""
-    is_he: Tensor
+    is_he: Array
     """(B,) logit of whether this is H&E."""
-    amounts: Tensor
+    amounts: Array
     """(B, P, 3) of stain that were read in each pixel."""
 
 
 class Sight(NamedTuple):
     """What the encoder is given: pixels of B labs, and their glass."""
 
-    density: Tensor
+    density: Array
     """(B, P, VIEWS, 3)."""
-    roughness: Tensor
+    roughness: Array
     """(B, P)."""
-    is_tissue: Tensor
+    is_tissue: Array
     """(B, P) bool: which pixels count."""
-    glass: Tensor
+    glass: Array
     """(B, 3) density of the glass; 0 where none is seen."""
-    sees_glass: Tensor
+    sees_glass: Array
     """(B,) bool."""
 
 
-class Reader(nn.Module):
-    """Reads amounts of stain in a set of pixels: guesses of the amounts in, better ones out, for each pixel.
+def look(weights: Weights, sight: Sight) -> list[Look]:
+    """Return what the encoder thinks after each look; the last is the best."""
+    looks = [look_first(weights, sight)]
+    for _ in range(FURTHER_LOOKS):
+        looks.append(look_again(weights, sight, looks[-1]))
+    return looks
+
+
+def find_glass(weights: Weights, density: Array, roughness: Array) -> Array:
+    """Return logits (B, P) of which pixels, (B, P, VIEWS, 3) and (B, P) of all that labs show, are bare glass.
+
+    Glass is told from pale tissue by how bright it is, how flat, and how alone.
+    """
+    xp = array_namespace(density)
+    own, everything = density[:, :, 0], xp.ones_like(roughness, dtype=xp.bool)
+    low = quantiles(own, everything, (0.005,))[:, :, 0]
+    above = xp.mean(own - low[:, None], axis=2, keepdims=True)
+    contrast = xp.clip(quantiles(above, everything, (0.99,))[:, 0, 0], 0.05, None)
+    relative = (density - low[:, None, None]) / contrast[:, None, None, None]
+    told = xp.concat([low, contrast[:, None]], axis=1)[:, None]
+    features = [
+        _flatten_last(relative),
+        (roughness / contrast[:, None])[..., None],
+        4 * own,
+        20 * roughness[..., None],
+        xp.broadcast_to(told, (*own.shape[:2], 4)),
+    ]
+    hidden = relu(linear(weights, "finder.layers.0", xp.concat(features, axis=2)))
+    hidden = relu(linear(weights, "finder.layers.2", hidden))
+    return linear(weights, "finder.layers.4", hidden)[..., 0]
+
+
+def look_first(weights: Weights, sight: Sight) -> Look:
+    """Look at the densities as they are, and at amounts that a closed form guesses."""
+    xp = array_namespace(sight.density)
+    own, counts = sight.density[:, :, 0], sight.is_tissue
+    seen = sight.sees_glass[:, None]
+    range_ = quantiles(own, counts, (0.01, 0.95))
+    low = xp.where(seen, sight.glass, range_[:, :, 0])
+    scale = xp.clip(range_[:, :, 1] - low, LEAST_SCALE, None)
+    frame, spread = (as_like(each, own) for each in find_frame(to_numpy(own - low[:, None]), to_numpy(counts)))
+    inverse = xp.linalg.inv(frame)
+    start = AffineMap(inverse, -(low[:, None] @ inverse)[:, 0])
+    amounts = _map_views(start, sight.density)
+    scaled = (sight.density - low[:, None, None]) / scale[:, None, None]
+    lengths = xp.sqrt(xp.sum(frame * frame, axis=2))
+    summary = [
+        describe(amounts, counts),
+        _flatten(quantiles(scaled[:, :, 0], counts, LEVELS)),
+        _flatten(frame / lengths[:, :, None]),
+        xp.log(lengths[:, :2]),
+        spread,
+        low,
+        xp.log(scale),
+        xp.astype(seen, scale.dtype),
+    ]
+    pixels = [amounts, _flatten_last(scaled), (sight.roughness / xp.mean(scale, axis=1, keepdims=True))[..., None]]
+    read = read_amounts(
+        weights,
+        "first",
+        pixels=xp.concat(pixels, axis=2),
+        guesses=amounts[..., :3],
+        counts=counts,
+        summary=xp.concat(summary, axis=1),
+    )
+    return conclude(weights, sight, start, amounts[..., :3], read)
+
+
+def look_again(weights: Weights, sight: Sight, before: Look) -> Look:
+    """Look at the amounts that the maps found before make of the densities."""
+    xp, basis = array_namespace(sight.density), weights["basis"]
+    start = before.maps.normalize.then(AffineMap(xp.linalg.inv(basis)[None], xp.zeros_like(basis[:1])))
+    amounts = _map_views(start, sight.density)
+    gain = xp.sqrt(xp.mean(before.maps.normalize.matrix**2, axis=(1, 2)))[:, None]
+    summary = [
+        describe(amounts, sight.is_tissue),
+        xp.astype(sight.sees_glass[:, None], amounts.dtype),
+        xp.log(gain),
+        xp.mean(sight.glass, axis=1, keepdims=True),
+    ]
+    pixels = xp.concat([amounts, (sight.roughness * gain)[..., None]], axis=2)
+    read = read_amounts(
+        weights,
+        "further",
+        pixels=pixels,
+        guesses=amounts[..., :3],
+        counts=sight.is_tissue,
+        summary=xp.concat(summary, axis=1),
+    )
+    return conclude(weights, sight, start, amounts[..., :3], read)
+
+
+def read_amounts(
+    weights: Weights, part: str, *, pixels: Array, guesses: Array, counts: Array, summary: Array
+) -> tuple[Array, Array, Array]:
+    """Return amounts (B, P, 3), how much each pixel is to count (B, P), and opinions (B, OPINIONS) on the whole.
 
     A pixel is read by what it is and what surrounds it, beside what all pixels together say. That does not depend on
     their order or number.
+
+    Args:
+        weights: Of the encoder.
+        part: Which of them: those of the `first` look, or of a `further` one.
+        pixels: (B, P, features) what each pixel is, and what surrounds it.
+        guesses: (B, P, 3) of its amounts.
+        counts: (B, P) bool: which pixels count.
+        summary: (B, summary) how they are distributed.
     """
-
-    def __init__(self, features: int, summary: int, width: int) -> None:
-        """Begin with the guesses as they are."""
-        super().__init__()
-        self.pixel = nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.whole = nn.Sequential(
-            nn.Linear(2 * width + summary, 2 * width), nn.ReLU(), nn.Linear(2 * width, 2 * width), nn.ReLU()
-        )
-        self.opinion = nn.Linear(2 * width, OPINIONS)
-        self.change = nn.Linear(2 * width, 12)
-        self.context = nn.Linear(2 * width, width)
-        self.mixed = nn.Linear(width, width)
-        self.hidden = nn.Linear(width, width)
-        self.amounts = nn.Linear(width, 4)
-        for layer in (self.opinion, self.change, self.amounts):
-            nn.init.normal_(layer.weight, std=1e-3)
-            nn.init.zeros_(layer.bias)
-
-    def forward(self, pixels: Tensor, guesses: Tensor, counts: Tensor, summary: Tensor) -> tuple[Tensor, ...]:
-        """Return amounts (B, P, 3), how much each pixel is to count (B, P), and opinions (B, OPINIONS) on the whole.
-
-        Args:
-            pixels: (B, P, features) what each pixel is, and what surrounds it.
-            guesses: (B, P, 3) of its amounts.
-            counts: (B, P) bool: which pixels count.
-            summary: (B, summary) how they are distributed.
-        """
-        features = self.pixel(pixels)
-        share = (counts.to(features) / counts.sum(1, keepdim=True).clamp(min=1))[:, None]
-        mean, square = (share @ features)[:, 0], (share @ features.square())[:, 0]
-        whole = self.whole(torch.cat([mean, (square + 1e-6).sqrt(), summary], dim=1))
-        mixed = F.relu(self.mixed(features) + self.context(whole)[:, None])
-        read = self.amounts(F.relu(self.hidden(mixed)))
-        change, shift = self.change(whole).split([9, 3], dim=1)
-        moved = guesses + guesses @ change.reshape(-1, 3, 3) + shift[:, None]
-        weight = counts.to(features) * torch.sigmoid(read[..., 3])
-        return moved + read[..., :3], weight, self.opinion(whole)
+    xp = array_namespace(pixels)
+    features = relu(linear(weights, f"{part}.pixel.2", relu(linear(weights, f"{part}.pixel.0", pixels))))
+    counted = xp.astype(counts, features.dtype)
+    share = (counted / xp.clip(xp.sum(counted, axis=1, keepdims=True), 1, None))[:, None]
+    mean, square = (share @ features)[:, 0], (share @ (features * features))[:, 0]
+    whole = xp.concat([mean, xp.sqrt(square + 1e-6), summary], axis=1)
+    whole = relu(linear(weights, f"{part}.whole.2", relu(linear(weights, f"{part}.whole.0", whole))))
+    mixed = relu(linear(weights, f"{part}.mixed", features) + linear(weights, f"{part}.context", whole)[:, None])
+    read = linear(weights, f"{part}.amounts", relu(linear(weights, f"{part}.hidden", mixed)))
+    change = linear(weights, f"{part}.change", whole)
+    moved = guesses + guesses @ xp.reshape(change[:, :9], (-1, 3, 3)) + change[:, None, 9:]
+    return moved + read[..., :3], counted * sigmoid(read[..., 3]), linear(weights, f"{part}.opinion", whole)
 
 
-class GlassFinder(nn.Module):
-    """Tells glass from pale tissue, pixel by pixel: by how bright, how flat, and how alone it is."""
-
-    def __init__(self, width: int = 32) -> None:
-        """Build it."""
-        super().__init__()
-        features = 3 * VIEWS + 1 + 3 + 1 + 3 + 1
-        self.layers = nn.Sequential(
-            nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1)
-        )
-
-    def forward(self, density: Tensor, roughness: Tensor) -> Tensor:
-        """Return the logits (B, P) of pixels (B, P, VIEWS, 3) and (B, P) of all that the labs show."""
-        own = density[:, :, 0]
-        low = quantiles(own, torch.ones_like(roughness, dtype=torch.bool), (0.005,))[:, :, 0]
-        above = (own - low[:, None]).mean(2, keepdim=True)
-        contrast = quantiles(above, torch.ones_like(roughness, dtype=torch.bool), (0.99,))[:, 0, 0].clamp(min=0.05)
-        relative = (density - low[:, None, None]) / contrast[:, None, None, None]
-        everywhere = torch.cat([low, contrast[:, None]], dim=1)[:, None].expand(-1, own.shape[1], -1)
-        features = [
-            relative.flatten(2),
-            (roughness / contrast[:, None])[..., None],
-            4 * own,
-            20 * roughness[..., None],
-            everywhere,
-        ]
-        return self.layers(torch.cat(features, dim=2))[..., 0]
+def conclude(
+    weights: Weights, sight: Sight, start: AffineMap, guesses: Array, read: tuple[Array, Array, Array]
+) -> Look:
+    """Return the maps that fit best between the guesses that `start` makes and the amounts that were read."""
+    xp, basis = array_namespace(guesses), weights["basis"]
+    amounts, weight, opinions = read
+    to_density = AffineMap(basis[None], xp.zeros_like(basis[:1]))
+    there, back = regress(guesses, amounts, weight), regress(amounts, guesses, weight)
+    maps = StyleMaps(start.then(there).then(to_density), to_density.inverse().then(back).then(start.inverse()))
+    return Look(anchor(maps, sigmoid(opinions[:, 2]), sight), opinions[:, :2] - 3.5, opinions[:, 3], amounts)
 
 
-class StyleEncoder(nn.Module):
-    """From pixels of a lab to the maps of its style."""
-
-    basis: Tensor
-    """(3, 3): densities of strong hematoxylin, of strong eosin, and of what is neither."""
-
-    def __init__(self, stains: Tensor, width: int = 64) -> None:
-        """Build it for a reference stain whose strong hematoxylin and eosin have the densities (2, 3)."""
-        super().__init__()
-        self.width = width
-        normal = torch.linalg.cross(stains[0], stains[1])
-        self.register_buffer("basis", torch.cat([stains, 0.5 * normal[None] / normal.norm()]).float())
-        self.finder = GlassFinder()
-        described = len(DIRECTIONS) * len(LEVELS)
-        self.first = Reader(6 * VIEWS + 1, described + 3 * len(LEVELS) + 21, width)
-        self.further = Reader(3 * VIEWS + 1, described + 3, width)
-
-    def forward(self, sight: Sight) -> list[Look]:
-        """Return what the encoder thinks after each look; the last is the best."""
-        looks = [self._look_first(sight)]
-        for _ in range(FURTHER_LOOKS):
-            looks.append(self._look_again(sight, looks[-1]))
-        return looks
-
-    def _look_first(self, sight: Sight) -> Look:
-        own, counts = sight.density[:, :, 0], sight.is_tissue
-        seen = sight.sees_glass[:, None]
-        low, high = quantiles(own, counts, (0.01, 0.95)).unbind(2)
-        low = torch.where(seen, sight.glass, low)
-        scale = (high - low).clamp(min=LEAST_SCALE)
-        frame, spread = find_frame(own - low[:, None], counts)
-        inverse = torch.linalg.inv(frame)
-        start = AffineMap(inverse, -(low[:, None] @ inverse)[:, 0])
-        amounts = start(sight.density.flatten(1, 2)).reshape(*counts.shape, 3 * VIEWS)
-        scaled = (sight.density - low[:, None, None]) / scale[:, None, None]
-        lengths = frame.norm(dim=2)
-        summary = [
-            describe(amounts, counts),
-            quantiles(scaled[:, :, 0], counts, LEVELS).flatten(1),
-            (frame / lengths[:, :, None]).flatten(1),
-            lengths[:, :2].log(),
-            spread,
-            low,
-            scale.log(),
-            seen.to(scale),
-        ]
-        pixels = [amounts, scaled.flatten(2), (sight.roughness / scale.mean(1, keepdim=True))[..., None]]
-        read = self.first(torch.cat(pixels, dim=2), amounts[..., :3], counts, torch.cat(summary, dim=1))
-        return self._conclude(sight, start, amounts[..., :3], read)
-
-    def _look_again(self, sight: Sight, before: Look) -> Look:
-        start = before.maps.normalize.then(
-            AffineMap(torch.linalg.inv(self.basis)[None], torch.zeros(1, 3).to(self.basis))
-        )
-        amounts = start(sight.density.flatten(1, 2)).reshape(*sight.roughness.shape, 3 * VIEWS)
-        gain = before.maps.normalize.matrix.square().mean((1, 2)).sqrt()[:, None]
-        summary = [
-            describe(amounts, sight.is_tissue),
-            sight.sees_glass[:, None].to(amounts),
-            gain.log(),
-            sight.glass.mean(1, keepdim=True),
-        ]
-        pixels = torch.cat([amounts, (sight.roughness * gain)[..., None]], dim=2)
-        read = self.further(pixels, amounts[..., :3], sight.is_tissue, torch.cat(summary, dim=1))
-        return self._conclude(sight, start, amounts[..., :3], read)
-
-    def _conclude(self, sight: Sight, start: AffineMap, guesses: Tensor, read: tuple[Tensor, ...]) -> Look:
-        """Return the maps that fit best between the guesses that `start` makes and the amounts that were read."""
-        amounts, weight, opinions = read
-        to_density = AffineMap(self.basis[None], torch.zeros(1, 3).to(amounts))
-        there, back = regress(guesses, amounts, weight), regress(amounts, guesses, weight)
-        maps = StyleMaps(start.then(there).then(to_density), to_density.inverse().then(back).then(start.inverse()))
-        error, veil, is_he = opinions.split([2, 1, 1], dim=1)
-        return Look(anchor(maps, torch.sigmoid(veil[:, 0]), sight), error - 3.5, is_he[:, 0], amounts)
-
-
-def describe(amounts: Tensor, counts: Tensor) -> Tensor:
+def describe(amounts: Array, counts: Array) -> Array:
     """Return quantiles (B, ...) of the amounts (B, P, ...) of pixels that count, along some directions."""
-    return quantiles(amounts[..., :3] @ torch.tensor(DIRECTIONS).to(amounts).T, counts, LEVELS).flatten(1)
+    xp = array_namespace(amounts)
+    directions = xp.asarray(DIRECTIONS, dtype=amounts.dtype, device=device(amounts))
+    return _flatten(quantiles(amounts[..., :3] @ directions.T, counts, LEVELS))
 
 
-def regress(given: Tensor, wanted: Tensor, weight: Tensor) -> AffineMap:
+def regress(given: Array, wanted: Array, weight: Array) -> AffineMap:
     """Return the affine maps that lead from amounts (B, P, 3) to others, by least squares with weights (B, P).
 
     What the pixels do not say, because they hardly spread that way, stays as it is.
     """
+    xp = array_namespace(given)
     # In double precision: where there is hardly any tissue, amounts are in the hundreds, and their squares far apart.
-    rows = torch.cat([given, torch.ones_like(given[..., :1])], dim=2).double()
-    share = (weight / weight.sum(1, keepdim=True).clamp(min=1e-6))[..., None].double()
-    ridge = torch.diag(torch.tensor([RIDGE, RIDGE, RIDGE, RIDGE / 10])).to(rows)
-    moment = rows.transpose(1, 2) @ (share * rows) + ridge
-    follows = rows.transpose(1, 2) @ (share * wanted.double()) + ridge @ torch.eye(4, 3).to(rows)
-    solved = torch.linalg.solve(moment, follows).to(given)
+    rows = xp.astype(xp.concat([given, xp.ones_like(given[..., :1])], axis=2), xp.float64)
+    total = xp.clip(xp.sum(weight, axis=1, keepdims=True), 1e-6, None)
+    share = xp.astype((weight / total)[..., None], xp.float64)
+    ridge = np.diag([RIDGE, RIDGE, RIDGE, RIDGE / 10])
+    moment = rows.mT @ (share * rows) + as_like(ridge, rows)
+    follows = rows.mT @ (share * xp.astype(wanted, xp.float64)) + as_like(ridge[:, :3], rows)
+    solved = xp.astype(xp.linalg.solve(moment, follows), given.dtype)
     return AffineMap(solved[:, :3], solved[:, 3])
 
 
-@torch.no_grad()
-def find_frame(above: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
+def find_frame(above: NDArray[np.float32], counts: NDArray[np.bool_]) -> tuple[NDArray[np.float32], ...]:
     """Return a first guess of the stains: where Macenko's method would put them, but never degenerate.
 
     Args:
@@ -248,56 +249,106 @@ def find_frame(above: Tensor, counts: Tensor) -> tuple[Tensor, Tensor]:
         (B, 3, 3) densities of two strong stains, the redder of which comes second, and of what is neither; and (B, 3)
         how far the densities spread along their principal axes, the least first.
     """
-    weight = counts.to(above)
-    moment = (above * weight[..., None]).transpose(1, 2) @ above / weight.sum(1).clamp(min=1)[:, None, None]
-    variance, axes = torch.linalg.eigh(moment + 1e-6 * torch.eye(3).to(moment))
+    weight = counts.astype(np.float32)
+    number = np.maximum(weight.sum(1), 1)[:, None, None]
+    moment = (above * weight[..., None]).mT @ above / number
+    variance, axes = np.linalg.eigh(moment + 1e-6 * np.eye(3, dtype=np.float32))
     # Densities are positive, so the first axis can point along them; the second one's sign does not matter.
-    first = axes[..., 2] * torch.where(axes[..., 2].sum(1, keepdim=True) < 0, -1.0, 1.0)
-    plane = torch.stack([first, axes[..., 1]], dim=1)
-    along, across = (above @ plane.transpose(1, 2)).unbind(2)
+    first = axes[..., 2] * np.where(axes[..., 2].sum(1, keepdims=True) < 0, np.float32(-1), np.float32(1))
+    plane = np.stack([first, axes[..., 1]], axis=1)
+    along, across = np.moveaxis(above @ plane.mT, 2, 0)
     # The angle of a pale pixel is mostly noise, so each counts by how much stain it holds.
-    angle = torch.atan2(across, along)
-    tails = weighted_quantile(angle, weight * along.clamp(min=0), torch.tensor([TAIL, 1 - TAIL]))
-    middle, half = tails.mean(1), ((tails[:, 1] - tails[:, 0]) / 2).clamp(min=LEAST_ANGLE)
-    tails = torch.stack([middle - half, middle + half], dim=1)
-    stains = torch.stack([tails.cos(), tails.sin()], dim=2) @ plane
-    redness = stains[..., 0] / stains.abs().sum(2).clamp(min=1e-6)
-    stains = torch.where((redness[:, 0] < redness[:, 1])[:, None, None], stains.flip(1), stains)
-    amounts = above @ torch.linalg.pinv(stains)
-    strong = [weighted_quantile(amount, weight, torch.tensor([STRONG])) for amount in amounts.unbind(2)]
-    strength = torch.cat(strong, dim=1).clamp(min=LEAST_SCALE)
-    normal = torch.linalg.cross(stains[:, :1], stains[:, 1:])
-    normal = 0.25 * normal / normal.norm(dim=2, keepdim=True).clamp(min=1e-9) * strength.mean(1)[:, None, None]
-    return torch.cat([stains * strength[..., None], normal], dim=1), variance.clamp(min=1e-9).log() / 2
+    tails = weighted_quantile(np.arctan2(across, along), weight * np.maximum(along, 0), (TAIL, 1 - TAIL))
+    middle, half = tails.mean(1), np.maximum((tails[:, 1] - tails[:, 0]) / 2, np.float32(LEAST_ANGLE))
+    tails = np.stack([middle - half, middle + half], axis=1)
+    stains = np.stack([np.cos(tails), np.sin(tails)], axis=2) @ plane
+    redness = stains[..., 0] / np.maximum(np.abs(stains).sum(2), 1e-6)
+    stains = np.where((redness[:, 0] < redness[:, 1])[:, None, None], stains[:, ::-1], stains)
+    amounts = above @ np.linalg.pinv(stains)
+    strong = [weighted_quantile(amounts[..., index], weight, (STRONG,)) for index in (0, 1)]
+    strength = np.maximum(np.concatenate(strong, axis=1), np.float32(LEAST_SCALE))
+    normal = np.cross(stains[:, :1], stains[:, 1:])
+    length = np.maximum(np.linalg.norm(normal, axis=2, keepdims=True), 1e-9)
+    normal = 0.25 * normal / length * strength.mean(1)[:, None, None]
+    frame = np.concatenate([stains * strength[..., None], normal], axis=1)
+    return frame.astype(np.float32), (np.log(np.maximum(variance, 1e-9)) / 2).astype(np.float32)
 
 
-def anchor(maps: StyleMaps, veil: Tensor, sight: Sight) -> StyleMaps:
+def weighted_quantile(
+    values: NDArray[np.float32], weights: NDArray[np.float32], levels: tuple[float, ...]
+) -> NDArray[np.float32]:
+    """Return the quantiles (B, Q) of `values` (B, P) with `weights` (B, P) >= 0; 0 where all weights are 0."""
+    order = np.argsort(np.where(weights > 0, values, np.inf), axis=1)
+    below = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1, dtype=np.float64)
+    wanted = below[:, -1:] * np.array(levels)
+    places = [np.searchsorted(row, each) for row, each in zip(below, wanted, strict=True)]
+    index = np.minimum(np.stack(places), values.shape[1] - 1)
+    found = np.take_along_axis(values, np.take_along_axis(order, index, axis=1), axis=1)
+    return np.where(below[:, -1:] > 0, found, np.float32(0))
+
+
+def anchor(maps: StyleMaps, veil: Array, sight: Sight) -> StyleMaps:
     """Return maps that, where glass is seen, make it white but for a share `veil` (B,) of its density, and back."""
-    white = (veil * sight.glass.mean(1).clamp(0, MOST_VEIL))[:, None].expand(-1, 3)
+    xp = array_namespace(veil)
+    white = (veil * xp.clip(xp.mean(sight.glass, axis=1), 0, MOST_VEIL))[:, None] * xp.ones_like(sight.glass)
     seen = sight.sees_glass[:, None]
 
-    def move(each: AffineMap, given: Tensor, wanted: Tensor) -> AffineMap:
-        return AffineMap(each.matrix, torch.where(seen, wanted - (given[:, None] @ each.matrix)[:, 0], each.bias))
+    def move(each: AffineMap, given: Array, wanted: Array) -> AffineMap:
+        return AffineMap(each.matrix, xp.where(seen, wanted - (given[:, None] @ each.matrix)[:, 0], each.bias))
 
     return StyleMaps(move(maps.normalize, sight.glass, white), move(maps.restain, white, sight.glass))
 
 
-def quantiles(values: Tensor, counts: Tensor, levels: tuple[float, ...]) -> Tensor:
+def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
     """Return the quantiles (B, C, Q) of values (B, P, C), of those pixels that `counts` (B, P) says; gradients pass."""
-    masked = torch.where(counts[..., None], values, torch.inf).transpose(1, 2)
-    ordered = masked.sort(dim=2).values
-    last = (counts.sum(1) - 1).clamp(min=0)
-    place = last[:, None] * torch.tensor(levels, device=values.device)
-    low = place.floor().long()
-    high = torch.minimum(low + 1, last[:, None])
-    shape = (-1, values.shape[2], -1)
-    below = ordered.gather(2, low[:, None].expand(shape))
-    above = ordered.gather(2, high[:, None].expand(shape))
-    found = torch.lerp(below, above, (place - low).to(values)[:, None].expand(shape))
-    return torch.where(counts.any(1)[:, None, None], found, 0)
+    xp = array_namespace(values)
+    infinite = xp.asarray(math.inf, dtype=values.dtype, device=device(values))
+    ordered = xp.sort(xp.where(counts[..., None], values, infinite).mT, axis=2)
+    number = xp.sum(xp.astype(counts, xp.int64), axis=1)
+    last = xp.clip(number - 1, 0, None)[:, None]
+    place = xp.astype(last, values.dtype) * xp.asarray(levels, dtype=values.dtype, device=device(values))
+    low = xp.astype(xp.floor(place), xp.int64)
+    high = xp.minimum(low + 1, last)
+    shape = (values.shape[0], values.shape[2], len(levels))
+    below, above = (xp.take_along_axis(ordered, xp.broadcast_to(each[:, None], shape), axis=2) for each in (low, high))
+    found = below + (above - below) * (place - xp.astype(low, values.dtype))[:, None]
+    return xp.where((number > 0)[:, None, None], found, xp.zeros_like(found))
 
 
-def soft_rgb(density: Tensor) -> Tensor:
-    """Return intensities of densities of any shape; what is brighter than white stays a little so, for the gradient."""
-    tamed = torch.where(density > 0, density, 0.1 * density).clamp(-0.3, 6)
-    return (256 * torch.exp(-tamed) - 1) / 255
+def linear(weights: Weights, name: str, values: Array) -> Array:
+    """Return values (..., I) after the layer of that name, (..., O)."""
+    return values @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
+
+
+def relu(values: Array) -> Array:
+    """Return what is positive, and 0 for the rest."""
+    return array_namespace(values).clip(values, 0, None)
+
+
+def sigmoid(values: Array) -> Array:
+    """Return 1 / (1 + exp(-x)), without overflow in it or in its gradient."""
+    return 0.5 * (1 + array_namespace(values).tanh(0.5 * values))
+
+
+def as_like(values: Array, like: Array) -> Array:
+    """Return values as an array of the kind, precision and device of another."""
+    return array_namespace(like).asarray(values, dtype=like.dtype, device=device(like))
+
+
+def to_numpy(values: Array) -> Any:
+    """Return values as an array of numpy, without gradients."""
+    return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
+
+
+def _map_views(mapped: AffineMap, density: Array) -> Array:
+    """Return densities (B, P, VIEWS, 3), mapped, as (B, P, 3 * VIEWS)."""
+    xp, (labs, pixels) = array_namespace(density), density.shape[:2]
+    return xp.reshape(mapped(xp.reshape(density, (labs, -1, 3))), (labs, pixels, 3 * VIEWS))
+
+
+def _flatten(values: Array) -> Array:
+    return array_namespace(values).reshape(values, (values.shape[0], -1))
+
+
+def _flatten_last(values: Array) -> Array:
+    return array_namespace(values).reshape(values, (*values.shape[:2], -1))

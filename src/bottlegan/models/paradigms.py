@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from bottlegan.errors import ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
-from bottlegan.models.encoder import StyleEncoder
 from bottlegan.models.pixel import PixelGenerator
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
+from bottlegan.models.style_encoder import StyleEncoder
 from bottlegan.models.unet import UNetGenerator
 
 

@@ -16,13 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from bottlegan.models.config import GeneratorConfig, Statistics
+from bottlegan.models.config import KNOWN_CODES, GeneratorConfig, Statistics
 from bottlegan.stain.density import to_density, to_rgb
 
 GRAIN = 32768
 """Values that torch never splits among threads, whose shares would end anywhere."""
-KNOWN_CODES = 4.0
-"""Largest number of a code that the layers see; codes have about unit variance."""
 RECOMPUTED_WIDTH = 64
 """From this width on, hidden layers are computed again for the gradient, not kept: a step holds eight such passes."""
 

@@ -5,8 +5,8 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bottlegan.errors import InputError
-from bottlegan.stain.affine import AffineMap, StyleMaps
+from bottlegan.models.code_maps import read_reference
+from bottlegan.stain.affine import StyleMaps
 
 
 class ReferenceStain(nn.Module):
@@ -45,7 +45,4 @@ class ReferenceStain(nn.Module):
 
     def style_maps(self) -> StyleMaps:
         """Return the maps between this stain and the encoder's, as of a style; refuse a model that knows none."""
-        if not self.known:
-            raise InputError("this model knows nothing of its reference set, so it cannot learn a style; use another")
-        there, back = (AffineMap(part[None, :3], part[None, 3]) for part in self.maps)
-        return StyleMaps(there, back)
+        return read_reference(self.stains, self.maps)

@@ -2,10 +2,13 @@
 
 from collections.abc import Sequence
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from bottlegan.errors import InputError
+from bottlegan.models.document import check_name
 
 
 class StyleCodes(nn.Module):
@@ -45,8 +48,9 @@ class StyleCodes(nn.Module):
             raise InputError(f"there is no style called {name}; known are: {known or 'none'}")
         return self.names.index(name)
 
-    def add(self, name: str, code: Tensor) -> None:
+    def add(self, name: str, code: Tensor | NDArray[np.float32]) -> None:
         """Add a style without touching the others."""
+        code = torch.as_tensor(code)
         check_name(name)
         if name in self.names:
             raise InputError(f"there is a style called {name} already; rename or remove it first")
@@ -71,14 +75,6 @@ class StyleCodes(nn.Module):
     def _replace(self, table: Tensor) -> None:
         # Codes that were frozen stay so: a new parameter would be trainable.
         self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
-
-
-def check_name(name: str) -> None:
-    """Refuse a name that cannot be shown in one line or be part of a file's name."""
-    if not name.strip() or name in (".", "..") or len(name) > 200 or not name.isprintable() or set(name) & {"/", "\\"}:
-        raise InputError(
-            f"a style cannot be called {name[:80]!r}; use 1 to 200 printable characters without slashes or backslashes"
-        )
 
 
 def add_noise(codes: Tensor, scale: float, random: torch.Generator) -> Tensor:

@@ -2,13 +2,15 @@
 
 from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
 
 from bottlegan import __version__
 from bottlegan.colormap.cube import Cube, Deviation, Floats, measure, sample_grid
+from bottlegan.normalize.record import forget_diagnosis
 
 if TYPE_CHECKING:
-    from bottlegan.normalize.normalizer import Direction, Normalizer
+    from bottlegan.models.freeze import Direction
+    from bottlegan.normalize.normalizer import Normalizer
 
 
 def make_cube(
@@ -22,12 +24,11 @@ def make_cube(
         direction: To the reference stain, or from it to the style.
         digest: The SHA-256 of the exact table, to be told, where it is known.
     """
-    table = normalizer.table(direction)
-    run = normalizer if direction == "normalize" else normalizer.restain
+    table = normalizer.color_map(direction)
 
     def map_intensities(colors: Floats) -> Floats:
-        batch = torch.from_numpy(colors).float().T[None, :, None]
-        return run(batch)[0, :, 0].T.double().numpy()
+        mapped = table.map_densities((-np.log((255 * colors + 1) / 256)).astype(np.float32)).astype(np.float64)
+        return np.asarray(((256 * np.exp(-mapped) - 1) / 255).clip(0, 1))
 
     grid = sample_grid(map_intensities, size)
     deviations = measure(grid, table)
@@ -43,7 +44,8 @@ def make_cube(
 def describe(normalizer: "Normalizer", direction: "Direction") -> list[str]:
     """Return where a map comes from, a line each."""
     goal = "from this style to the reference stain" if direction == "normalize" else "from the reference stain to it"
-    stain, diagnosis, record = normalizer.origin.stain, normalizer.diagnosis, normalizer.origin.training
+    said, diagnosis = normalizer.model.document, normalizer.diagnosis
+    stain, record = said.reference, forget_diagnosis(said.record)
     lines = [f"BottleGAN {__version__}", f"style: {normalizer.name}", f"direction: {direction}, {goal}"]
     if stain is not None:
         lines.append(f"reference stain: {stain.name}")

@@ -4,16 +4,19 @@ They hold no parameters, so they add nothing to what an optimizer or a checkpoin
 """
 
 from collections.abc import Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import get_worker_info
 
 from bottlegan.errors import InputError
-from bottlegan.normalize.normalizer import Model, Normalizer, check_image
+from bottlegan.models.paradigms import StyleModel
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.normalize.tensors import check_batch
 from bottlegan.seeding import torch_stream
 
-Styles = Model | Normalizer | Sequence[Normalizer]
+Styles = StyleModel | str | Path | Normalizer | Sequence[Normalizer]
 """A model, all of whose styles are meant, or its file; or normalizers, of which each is one style."""
 
 
@@ -70,7 +73,7 @@ class RandomRestain(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Return images (N, 3, H, W) in [0, 1], each in a style of its own; the next call draws others."""
-        check_image(images)
+        check_batch(images)
         output = images.detach().clone()
         for index in range(len(images)):
             row = self.draw()

@@ -18,7 +18,7 @@ from PIL import Image
 from scipy import ndimage
 
 from bottlegan.simulation.organs import COLORANTS
-from bottlegan.stain.simulate import REFERENCE
+from bottlegan.stain.style import REFERENCE
 
 Floats = NDArray[np.float32]
 Levels = NDArray[np.uint8]

@@ -83,6 +83,16 @@ def is_slide(path: Path) -> bool:
         return False
 
 
+def list_slides(folder: Path) -> list[Path]:
+    """Return the slides in a folder, by name; hidden files are passed over."""
+    return [each for each in list_files(folder) if is_slide(each)]
+
+
+def list_files(folder: Path) -> list[Path]:
+    """Return the files in a folder, by name; hidden ones are passed over."""
+    return sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
+
+
 @contextmanager
 def open_slide(path: Path) -> Iterator[Slide]:
     """Open a slide, or an image as a slide of one level."""

@@ -1,21 +1,17 @@
 """Where the tissue of a slide is, and some tiles of it, as fitting a style needs them."""
 
 import math
-from pathlib import Path
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from PIL import Image
-from scipy import ndimage
 
+from bottlegan.colormap.levels import DENSITY
 from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.seeding import numpy_stream
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
-from bottlegan.stain.density import to_density
-from bottlegan.stain.macenko import find_tissue
+from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_but_broken
 
 MICROMETERS = 1.0  # of a pixel that a style is fitted to: 10x magnification
 PLAUSIBLE = (0.02, 20.0)  # micrometers a pixel that a microscope can give; else the file's resolution means nothing
@@ -25,33 +21,33 @@ MOST_SPOTS = 2**18  # ... or more, so that memory does not grow with the slide
 BLOCK = 2048  # pixels a side that are read at once for the overview, which bounds memory
 BRIGHTEST = 0.05  # share of a slide that is glass, at least
 DARKEST_GLASS = 0.2  # optical density that glass may have; where there is none, pale tissue is not taken for it
+TISSUE_FLOOR, TISSUE_SHARE = 0.05, 0.5  # density from which on a pixel is tissue, and its share of what is typical
 INK_DENSITY = 0.25  # optical density above glass that ink has
 INK_GREEN = 0.75  # share of the strongest channel's density below which green is not H&E's [0.93 of blue hematoxylin]
 INK_SHARE = 0.5  # of what is dark, from which on that is how the slide is stained
 MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that it must have where tissue is scarce
 
 
-def sample_tissue(path: Path, count: int = 16, size: int = 256, seed: int = 0) -> list[Levels]:
+def sample_tissue(slide: Slide, count: int = 16, size: int = 256, seed: int = 0) -> list[Levels]:
     """Return tiles of tissue (size, size, 3), uint8 RGB, that do not overlap and are spread over all tissue.
 
     A pixel is about 1 micrometer, if the slide says how large its pixels are; else tiles are from the level that is
     about 2 to 4 times coarser than the finest. Transparency is flattened on white, and what cannot be read is white.
 
     Args:
-        path: A slide, or any tiled TIFF.
+        slide: Opened.
         count: How many tiles; there are fewer if there is less tissue.
         size: Of a tile in pixels.
         seed: Decides which; the same seed gives the same tiles.
     """
-    with open_slide(path) as slide:
-        downsample = choose_downsample(slide)
-        extent = size * downsample
-        overview, pixel, broken = read_overview(slide)
-        corners = choose_tiles(mask_tissue(overview), mask_ink(overview), extent / pixel, count, seed)
-        if not corners:
-            nothing = InputError(f"{path}: no tissue was found on this slide; give one with tissue")
-            raise broken[0].error if broken else nothing
-        return [_read_tile(slide, x * extent, y * extent, downsample, size) for x, y in corners]
+    downsample = choose_downsample(slide)
+    extent = size * downsample
+    overview, pixel, broken = read_overview(slide)
+    corners = choose_tiles(mask_tissue(overview), mask_ink(overview), extent / pixel, count, seed)
+    if not corners:
+        nothing = InputError(f"{slide.path}: no tissue was found on this slide; give one with tissue")
+        raise broken[0].error if broken else nothing
+    return [_read_tile(slide, x * extent, y * extent, downsample, size) for x, y in corners]
 
 
 def choose_downsample(slide: Slide) -> float:
@@ -95,7 +91,7 @@ def read_overview(slide: Slide) -> tuple[Levels, float, list[Broken]]:
 
 def measure_above_glass(overview: Levels) -> NDArray[np.float32]:
     """Return the densities (H, W, 3) of an overview above those of bare glass."""
-    density = to_density(torch.arange(256) / 255).numpy()[overview]
+    density = DENSITY[overview]
     # Scanners make glass light gray; that there is more of it than of tissue must not make it tissue.
     glass = np.quantile(density.reshape(-1, 3), BRIGHTEST, axis=0).clip(max=DARKEST_GLASS).astype(np.float32)
     return np.maximum(density - glass, 0)
@@ -103,9 +99,13 @@ def measure_above_glass(overview: Levels) -> NDArray[np.float32]:
 
 def mask_tissue(overview: Levels) -> NDArray[np.bool_]:
     """Return where (H, W) tissue is: pixels that are dark, by the vote of their neighbors, so that no dust is."""
-    above = measure_above_glass(overview)
-    mask = find_tissue(torch.from_numpy(above).flatten(0, 1)[None])[0].reshape(above.shape[:2]).numpy()
-    return ndimage.uniform_filter(mask.astype(np.float32), size=3, mode="nearest") > 0.5
+    darkness = measure_above_glass(overview).mean(axis=2)
+    stained = darkness[darkness > TISSUE_FLOOR]
+    typical = float(np.median(stained)) if len(stained) else 0.0
+    dark = np.pad(darkness > max(TISSUE_SHARE * typical, TISSUE_FLOOR), 1, mode="edge")
+    height, width = darkness.shape
+    votes = sum(dark[y : y + height, x : x + width].astype(np.uint8) for y in range(3) for x in range(3))
+    return np.asarray(votes >= 5)
 
 
 def mask_ink(overview: Levels) -> NDArray[np.bool_]:

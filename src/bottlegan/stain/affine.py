@@ -1,30 +1,24 @@
 """Affine maps of optical densities: what a staining style is, but for bent tone curves and what a scanner cuts off."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-import torch
-from torch import Tensor
+from array_api_compat import array_namespace
 
-from bottlegan.stain.density import to_density, to_rgb
+Array = Any
+"""Of numpy or of torch."""
 
 
 class AffineMap(NamedTuple):
     """S maps of densities, which are row vectors: x -> x @ matrix + bias."""
 
-    matrix: Tensor
+    matrix: Array
     """(S, 3, 3)."""
-    bias: Tensor
+    bias: Array
     """(S, 3)."""
 
-    def __call__(self, density: Tensor) -> Tensor:
+    def __call__(self, density: Array) -> Array:
         """Return densities (S, P, 3), mapped; one map serves any number of sets."""
         return density @ self.matrix + self.bias[:, None]
-
-    def map_images(self, images: Tensor) -> Tensor:
-        """Return images (S, 3, H, W) in [0, 1], mapped."""
-        matrix, bias = self.matrix.to(images), self.bias.to(images)
-        density = torch.einsum("nchw,ncd->ndhw", to_density(images), matrix.expand(len(images), 3, 3))
-        return to_rgb(density + bias[:, :, None, None])
 
     def then(self, following: "AffineMap") -> "AffineMap":
         """Return these maps and others after them, as one."""
@@ -32,10 +26,10 @@ class AffineMap(NamedTuple):
 
     def inverse(self) -> "AffineMap":
         """Return the maps in the other direction."""
-        matrix = torch.linalg.inv(self.matrix)
+        matrix = array_namespace(self.matrix).linalg.inv(self.matrix)
         return AffineMap(matrix, -(self.bias[:, None] @ matrix)[:, 0])
 
-    def choose(self, rows: Tensor) -> "AffineMap":
+    def choose(self, rows: Array) -> "AffineMap":
         """Return the maps of the given rows (M,), which may repeat."""
         return AffineMap(self.matrix[rows], self.bias[rows])
 
@@ -52,7 +46,7 @@ class StyleMaps(NamedTuple):
         """Return the maps as they are if the other style, of one or as many labs, is the reference stain."""
         return StyleMaps(self.normalize.then(other.restain), other.normalize.then(self.restain))
 
-    def choose(self, rows: Tensor) -> "StyleMaps":
+    def choose(self, rows: Array) -> "StyleMaps":
         """Return the maps of the given rows (M,), which may repeat."""
         return StyleMaps(self.normalize.choose(rows), self.restain.choose(rows))
 
@@ -64,4 +58,5 @@ def both_ways(normalize: AffineMap) -> StyleMaps:
 
 def join_maps(parts: list[AffineMap]) -> AffineMap:
     """Return all the maps as one batch."""
-    return AffineMap(torch.cat([part.matrix for part in parts]), torch.cat([part.bias for part in parts]))
+    xp = array_namespace(parts[0].matrix)
+    return AffineMap(xp.concat([part.matrix for part in parts]), xp.concat([part.bias for part in parts]))

@@ -12,6 +12,8 @@ import math
 import torch
 from torch import Tensor
 
+from bottlegan.stain.affine import AffineMap
+
 BLACK = math.log(256)
 """The optical density of black, the largest there is."""
 NEARLY_WHITE = 0.02  # optical density of the darkest channel, 5 levels from white, below which a pixel may be cut off
@@ -36,3 +38,10 @@ def fade_white(mapped: Tensor, density: Tensor) -> Tensor:
     """
     white = (1 - density.amax(dim=1, keepdim=True) / NEARLY_WHITE).clamp(min=0)
     return mapped - FADED * white * (mapped - density).clamp(min=0)
+
+
+def map_images(maps: AffineMap, images: Tensor) -> Tensor:
+    """Return images (S, 3, H, W) in [0, 1], each mapped by its own of S maps of densities, or all by one."""
+    matrix, bias = maps.matrix.to(images), maps.bias.to(images)
+    density = torch.einsum("nchw,ncd->ndhw", to_density(images), matrix.expand(len(images), 3, 3))
+    return to_rgb(density + bias[:, :, None, None])

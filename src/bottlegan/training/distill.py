@@ -18,7 +18,7 @@ from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.style_codes import StyleCodes, add_noise
-from bottlegan.onboarding.fit import describe_reference
+from bottlegan.onboarding.labs import describe_reference
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps

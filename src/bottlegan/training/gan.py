@@ -30,10 +30,11 @@ from bottlegan.models.critics import Critic, CriticConfig
 from bottlegan.models.paradigms import StyleModel, build_model, drawing_from
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import add_noise
-from bottlegan.onboarding.fit import describe_reference, onboard_all
+from bottlegan.onboarding.labs import describe_reference, onboard_all
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import torch_stream
 from bottlegan.stain.affine import StyleMaps
+from bottlegan.stain.density import map_images
 from bottlegan.training.checkpoint import load_checkpoint, save_checkpoint
 from bottlegan.training.samples import ColorProfile, Images, collect, match_content
 from bottlegan.training.warm import begin_at_maps
@@ -277,8 +278,8 @@ def warm_losses(model: StyleModel, view: View, teachers: StyleMaps) -> dict[str,
     """Return |G_n(x) - T_n(x)|^2 and |G_r(c) - T_r(c)|^2, T being the maps that onboarding found for the style."""
     there, back = teachers.choose(view.styles)
     return {
-        "normalize": (model.normalize(view.styled, view.code) - there.map_images(view.styled)).square().mean(),
-        "restain": (model.restain(view.reference, view.code) - back.map_images(view.reference)).square().mean(),
+        "normalize": (model.normalize(view.styled, view.code) - map_images(there, view.styled)).square().mean(),
+        "restain": (model.restain(view.reference, view.code) - map_images(back, view.reference)).square().mean(),
     }
 
 

@@ -9,8 +9,9 @@ import math
 import torch
 from torch import Tensor
 
-from bottlegan.models.code_maps import linear_layers, list_numbers
+from bottlegan.models.code_maps import list_numbers
 from bottlegan.models.paradigms import BottleGAN, StyleModel
+from bottlegan.models.pixel import PixelGenerator
 from bottlegan.stain.affine import StyleMaps
 
 OUTLYING = 30.0  # median deviations from which on a number of a map counts as this far off and no farther
@@ -26,11 +27,11 @@ def begin_at_maps(model: StyleModel, maps: StyleMaps) -> None:
     model.codes.table.copy_(codes)
     if not isinstance(model, BottleGAN):
         return  # one generator for both directions has one linear layer, which cannot hold two maps of a code
-    for layer, part in zip(linear_layers(model), numbers.chunk(2, dim=1), strict=True):
-        if layer is not None:
+    for generator, part in zip((model.normalizer, model.restainer), numbers.chunk(2, dim=1), strict=True):
+        if isinstance(generator, PixelGenerator) and generator.linear is not None:
             solved = torch.linalg.lstsq(torch.cat([codes, torch.ones(len(codes), 1)], dim=1), part, driver="gelsd")
-            layer.weight.copy_(solved.solution[:-1].T)
-            layer.bias.copy_(solved.solution[-1])
+            generator.linear.weight.copy_(solved.solution[:-1].T)
+            generator.linear.bias.copy_(solved.solution[-1])
 
 
 def tame(numbers: Tensor) -> Tensor:

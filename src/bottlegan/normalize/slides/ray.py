@@ -14,10 +14,10 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from bottlegan.errors import InputError, MissingError
-from bottlegan.normalize.slide import SlideOptions
-from bottlegan.normalize.slide_folder import Outcome, Pair, Runner
-from bottlegan.normalize.slide_map import MapChoice
-from bottlegan.normalize.slide_workers import LABEL, TRIES, Job, fail, map_in_worker
+from bottlegan.normalize.choice import MapChoice
+from bottlegan.normalize.slides.folder import Outcome, Pair, Runner
+from bottlegan.normalize.slides.one import SlideOptions
+from bottlegan.normalize.slides.workers import LABEL, TRIES, Job, fail, map_in_worker
 from bottlegan.progress import Progress
 
 ANY = "auto"

@@ -15,12 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from multiprocessing.connection import Connection
-from pathlib import Path
 from threading import Event, Lock, Thread
 
-from bottlegan.normalize.slide import SlideOptions
-from bottlegan.normalize.slide_folder import Outcome, Pair, Runner, map_one
-from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap
+from bottlegan.normalize.choice import ChosenMap, MakeMap, MapChoice, Source
+from bottlegan.normalize.slides.folder import Outcome, Pair, Runner, map_one
+from bottlegan.normalize.slides.one import SlideOptions
 from bottlegan.progress import Item, Progress, Silent, Unit
 
 TRIES = 2
@@ -56,7 +55,7 @@ _UNTIL_STOPPED = _UntilStopped()
 def map_in_worker(pair: Pair, job: Job) -> Outcome:
     """Map one slide in a process that does nothing else; the first slide prepares the maps of all."""
 
-    def make_map(source: Path) -> SlideMap:
+    def make_map(source: Source) -> ChosenMap:
         return _prepare(job.choice)(source)
 
     with _busy:
@@ -65,7 +64,7 @@ def map_in_worker(pair: Pair, job: Job) -> Outcome:
 
 @lru_cache(maxsize=1)
 def _prepare(choice: MapChoice) -> MakeMap:
-    return choice.prepare(_UNTIL_STOPPED)
+    return choice.prepare()
 
 
 def fail(pair: Pair, remedy: str) -> Outcome:

@@ -1,6 +1,6 @@
 """Folders of slides: each is mapped by itself, and one that cannot be does not stop the rest.
 
-Slides are mapped in this process, in several of this machine (`slide_workers`), or on others (`slide_ray`). All three
+Slides are mapped in this process, in several of this machine (`workers`), or on others (`ray`). All three
 call `map_one`. There are no locks: two runs at once that write to one folder do its slides twice.
 """
 
@@ -11,10 +11,10 @@ from typing import Literal, NamedTuple
 
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import make_folder
-from bottlegan.normalize.slide import SlideOptions, SlideResult, check_slide, map_slide
-from bottlegan.normalize.slide_map import MakeMap, MapChoice
+from bottlegan.normalize.choice import MakeMap, MapChoice, need_color_map
+from bottlegan.normalize.slides.one import SlideOptions, SlideResult, map_slide
 from bottlegan.progress import Progress, Silent
-from bottlegan.slides.reader import SLIDES, TIFF, is_slide
+from bottlegan.slides.reader import SLIDES, TIFF, list_files
 from bottlegan.slides.writer import Format
 
 ENDINGS: dict[Format, str] = {"tiff": ".tiff", "ome": ".ome.tiff", "dicom": ""}
@@ -44,14 +44,9 @@ Runner = Callable[[Sequence[Pair], MapChoice, SlideOptions, Progress], Iterable[
 
 def run_here(pairs: Sequence[Pair], choice: MapChoice, options: SlideOptions, progress: Progress) -> Iterator[Outcome]:
     """Map one slide after another in this process, each with all cores."""
-    make_map = choice.prepare(progress)
+    make_map = choice.prepare()
     for pair in pairs:
         yield map_one(pair, make_map, options, progress)
-
-
-def list_slides(folder: Path) -> list[Path]:
-    """Return the slides in a folder, by name; hidden files are passed over."""
-    return [each for each in _list_files(folder) if is_slide(each)]
 
 
 def map_slide_folder(
@@ -71,6 +66,7 @@ def map_slide_folder(
     if source.resolve() == target.resolve():
         raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
     pairs = pair_slides(source, target, options)
+    need_color_map(choice)
     choice.prepare()  # refuses a style that the model does not know, before anything is made or started
     make_folder(target)
     return sorted(run(pairs, choice, options, progress or Silent()), key=lambda each: each.source)
@@ -78,7 +74,7 @@ def map_slide_folder(
 
 def pair_slides(source: Path, target: Path, options: SlideOptions) -> list[Pair]:
     """Return each slide of a folder, and where its result goes; a TIFF may be a slide that is damaged."""
-    slides = [each for each in _list_files(source) if each.suffix.lower() in SLIDES | TIFF]
+    slides = [each for each in list_files(source) if each.suffix.lower() in SLIDES | TIFF]
     if not slides:
         raise MissingError(f"{source}: holds no slide; give a slide, or a folder of slides")
     ending = ENDINGS[options.kind or "tiff"]
@@ -91,10 +87,6 @@ def pair_slides(source: Path, target: Path, options: SlideOptions) -> list[Pair]
     return list(pairs.values())
 
 
-def _list_files(folder: Path) -> list[Path]:
-    return sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
-
-
 def map_one(
     pair: Pair, make_map: MakeMap, options: SlideOptions, progress: Progress, threads: int | None = None
 ) -> Outcome:
@@ -103,8 +95,7 @@ def map_one(
     if target.exists():
         return Outcome(source, target, "was there")
     try:
-        check_slide(source, target, options)
-        result = map_slide(source, target, make_map(source), options, progress, threads=threads)
+        result = map_slide(source, target, make_map, options, progress, threads=threads)
     except InputError as error:
         return Outcome(source, target, "failed", error=str(error))
     return Outcome(source, target, "written", result)

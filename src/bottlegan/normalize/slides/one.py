@@ -11,7 +11,7 @@ from pathlib import Path
 from bottlegan import __version__
 from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
-from bottlegan.normalize.slide_map import SlideMap, one_thread
+from bottlegan.normalize.choice import ChosenMap, MakeMap
 from bottlegan.progress import Json, Progress
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
@@ -52,7 +52,7 @@ class SlideResult:
 def map_slide(
     source: Path,
     target: Path,
-    color_map: SlideMap,
+    make_map: MakeMap,
     options: SlideOptions | None = None,
     progress: Progress | None = None,
     *,
@@ -60,32 +60,20 @@ def map_slide(
 ) -> SlideResult:
     """Write the slide `source`, mapped, to the pyramid `target`, whole or not at all.
 
-    The source's color profile is left out, because it says how the scanner saw the colors that it had.
+    It is opened once: what cannot be is refused before a style is fitted to its tissue. Its color profile is left out,
+    because that says how the scanner saw the colors that it had.
     """
     options, start = options or SlideOptions(), time.perf_counter()
     check_names(source, target, options)
     broken: list[Broken] = []
-    with open_slide(source) as slide, one_thread():
+    with open_slide(source) as slide:
         grid = lay_grid(slide, options)
+        form = choose_form(slide, grid, options, target)
+        color_map = make_map(slide)
 
         def make(places: range) -> list[Levels]:
-            regions, lost = [grid[place] for place in places], list[Broken]()
+            return [map_tile(slide, grid[place], color_map, options, broken) for place in places]
 
-            def read(region: Region) -> Levels:
-                if options.strict:
-                    return slide.read(region)
-                levels, missing = read_all_but_broken(slide, region)
-                lost.extend(missing)
-                return levels
-
-            mapped = color_map.convert.map_all(read(region) for region in regions)
-            for part, _ in lost:
-                at = next(k for k, region in enumerate(regions) if part.overlap(region) == part)
-                mapped[at][part.within(regions[at])] = 255  # after mapping: no map need keep white
-            broken.extend(lost)
-            return mapped
-
-        form = choose_form(slide, grid, options, target)
         with writing_pyramid(target, form, _write_note(slide, grid, color_map, form)) as writer:
             stream_pyramid(make, writer, threads, progress, source.name)
             writer.note["unreadable tiles"] = len(broken)
@@ -96,11 +84,16 @@ def map_slide(
     return SlideResult(megapixels, time.perf_counter() - start, color_map.note, broken)
 
 
-def check_slide(source: Path, target: Path, options: SlideOptions) -> None:
-    """Refuse what `map_slide` would, before any time is spent on fitting a style."""
-    check_names(source, target, options)
-    with open_slide(source) as slide:
-        choose_form(slide, lay_grid(slide, options), options, target)
+def map_tile(slide: Slide, region: Region, color_map: ChosenMap, options: SlideOptions, broken: list[Broken]) -> Levels:
+    """Return a tile (H, W, 3), mapped; what cannot be read is white, and added to `broken`."""
+    if options.strict:
+        return color_map.convert(slide.read(region))
+    levels, lost = read_all_but_broken(slide, region)
+    mapped = color_map.convert(levels)
+    for part, _ in lost:
+        mapped[part.within(region)] = 255  # after mapping: no map need keep white
+    broken.extend(lost)
+    return mapped
 
 
 def check_names(source: Path, target: Path, options: SlideOptions) -> None:
@@ -132,7 +125,7 @@ def choose_form(slide: Slide, grid: Grid, options: SlideOptions, target: Path) -
     return Form(size, grid.tile, mpp, options.quality, options.kind or choose_format(target))
 
 
-def _write_note(slide: Slide, grid: Grid, color_map: SlideMap, form: Form) -> dict[str, Json]:
+def _write_note(slide: Slide, grid: Grid, color_map: ChosenMap, form: Form) -> dict[str, Json]:
     """Return what to say of a slide in its description."""
     region = grid.region
     return {
@@ -142,5 +135,5 @@ def _write_note(slide: Slide, grid: Grid, color_map: SlideMap, form: Form) -> di
         "region": [region.x, region.y, region.width, region.height],
         "jpeg": f"quality {form.quality}, chroma 4:4:4",
         "color profile": "none" if slide.icc is None else "dropped: the source's does not describe these colors",
-        "map": color_map.note,
+        "map": dict(color_map.note),
     }

@@ -1,0 +1,45 @@
+"""How far a color is pen rather than tissue, in plain array arithmetic: what the kernel does, for floats on a device.
+
+Whether a color is ink is decided by the color alone, so that the whole is still one map of colors.
+"""
+
+from typing import Any
+
+from array_api_compat import array_namespace, device
+
+from bottlegan.colormap.limits import FAINT, FAR, NEAR
+from bottlegan.colormap.network import Ink
+
+Array = Any
+"""Of numpy or of torch."""
+
+
+def spare_ink(density: Array, mapped: Array, ink: Ink) -> Array:
+    """Return mapped densities (N, 3), but as they were where there is ink, and between the two where there may be."""
+    share = weigh_ink(density, ink)[:, None]
+    return mapped + share * (density - mapped)
+
+
+def weigh_ink(density: Array, ink: Ink) -> Array:
+    """Return how far colors, given by their densities (N, 3), are ink: 1, if no mix of the two stains comes near."""
+    xp = array_namespace(density)
+    glass, stains, inverse = (
+        xp.asarray(each, dtype=density.dtype, device=device(density)) for each in (ink.glass, ink.stains, ink.inverse)
+    )
+    above = density - glass
+    amounts = above @ inverse.T
+    along = above @ stains.T
+    first = along[:, :1] >= along[:, 1:]
+    alone = xp.where(first, stains[:1], stains[1:])  # the nearest mix, if it would hold less than nothing of one stain
+    nearest = xp.where(xp.all(amounts >= 0, axis=1, keepdims=True), amounts @ stains, alone)
+    lengths = xp.sqrt(xp.sum(above * above, axis=1) * xp.sum(nearest * nearest, axis=1))
+    cosine = xp.sum(above * nearest, axis=1) / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+    strongest = xp.max(above, axis=1)
+    share = ramp(strongest, *map(float, FAINT)) * ramp(-cosine, -float(NEAR), -float(FAR))
+    return xp.where((lengths > 0) & (strongest > float(FAINT[0])), share, xp.zeros_like(share))
+
+
+def ramp(values: Array, low: float, high: float) -> Array:
+    """Return 0 up to `low`, 1 from `high` on, and a smooth way between."""
+    share = array_namespace(values).clip((values - low) / (high - low), 0, 1)
+    return share * share * (3 - 2 * share)

@@ -1,0 +1,33 @@
+"""Colors as numbers: the place of each in a table.
+
+Colors are numbered in blocks of 8 x 8 x 8, not row by row, because those of an image lie close together: so they share
+cache lines, and touch a fifth of the pages of memory.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from bottlegan.colormap.levels import Levels
+
+Keys = NDArray[np.uint32]
+
+COLORS = 256**3
+KNOWN = np.uint32(255 << 24)
+"""Marks a place of a table that holds a color."""
+_LEVELS: Keys = np.arange(256, dtype=np.uint32)
+RED: Keys = (_LEVELS >> 3 << 19 | (_LEVELS & 7) << 6).astype(np.uint32)
+GREEN: Keys = (_LEVELS >> 3 << 14 | (_LEVELS & 7) << 3).astype(np.uint32)
+BLUE: Keys = (_LEVELS >> 3 << 9 | _LEVELS & 7).astype(np.uint32)
+"""What each level adds to the number of a color."""
+
+
+def unpack(keys: Keys) -> Levels:
+    """Return the colors (N, 3) of the numbers (N,)."""
+    channels = [keys >> high << 3 & 0xF8 | keys >> low & 7 for high, low in ((19, 6), (14, 3), (9, 0))]
+    return np.stack(channels, axis=1).astype(np.uint8)
+
+
+def count_colors(start: int, stop: int) -> Levels:
+    """Return some of all colors (N, 3) as people count them: from black to white, blue first, then green, then red."""
+    counted = np.arange(start, stop, dtype=np.uint32)
+    return np.stack([counted >> 16, counted >> 8 & 255, counted & 255], axis=1).astype(np.uint8)

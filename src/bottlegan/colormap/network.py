@@ -1,0 +1,92 @@
+"""A pixel network under one code, ready to be compiled: all that a map of colors is, in a few arrays of numbers."""
+
+import math
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from bottlegan.colormap.levels import Floats
+
+MIXED = np.float32(0.5)
+"""Of each stain's strength, where the two are looked at: no channel is black there in any style."""
+
+
+def _nothing(*shape: int) -> Floats:
+    return np.zeros(shape, np.float32)
+
+
+@dataclass(frozen=True)
+class Ink:
+    """What tells pen from tissue: the glass and the two stains of the images that are mapped."""
+
+    glass: Floats
+    """(3,) density where there is no stain."""
+    stains: Floats
+    """(2, 3) unit densities of both stains above glass."""
+    inverse: Floats
+    """(2, 3): what a density is multiplied with for how much of each stain it holds."""
+
+    @classmethod
+    def of(cls, glass: Floats, strong: Floats) -> "Ink | None":
+        """Return what there is to know, given densities of glass (3,) and of both stains (2, 3), glass included.
+
+        None, if the two are one: then nothing can be told. All is calculated one number at a time, in double precision:
+        a library for matrices would sum as it likes.
+        """
+        above = [[float(a) - float(b) for a, b in zip(stain, glass, strict=True)] for stain in strong]
+        lengths = [math.sqrt(math.fsum(value * value for value in stain)) for stain in above]
+        if min(lengths) < 1e-6:
+            return None
+        first, second = ([value / length for value in s] for s, length in zip(above, lengths, strict=True))
+        cosine = math.fsum(a * b for a, b in zip(first, second, strict=True))
+        if 1 - cosine * cosine < 1e-6:
+            return None
+        scale = 1 / (1 - cosine * cosine)
+        inverse = [
+            [scale * (a - cosine * b) for a, b in zip(*pair, strict=True)]
+            for pair in ((first, second), (second, first))
+        ]
+        return cls(*(np.array(each, np.float32) for each in (glass, [first, second], inverse)))
+
+
+@dataclass(frozen=True)
+class ColorNetwork:
+    """A map of densities, y = x A + b + R(x), each color by itself, and what it leaves as it is.
+
+    R has D hidden layers of width W with ReLU after each. With D = 0 the map is affine.
+    """
+
+    matrix: Floats
+    """(3, 3): A."""
+    bias: Floats
+    """(3,): b, and what the last layer adds everywhere."""
+    layers: Floats = field(default_factory=lambda: _nothing(0, 0, 0))
+    """(D, W, W): from the rows to the columns; of the first, only three rows count."""
+    shifts: Floats = field(default_factory=lambda: _nothing(0, 0))
+    """(D, W)."""
+    last: Floats = field(default_factory=lambda: _nothing(0, 3))
+    """(W, 3)."""
+    ink: Ink | None = None
+    """What is left as it is; nothing, if None."""
+
+    def __post_init__(self) -> None:
+        """Check that all arrays fit together, as the kernel will not."""
+        depth, width = self.shifts.shape
+        wanted = {"matrix": (3, 3), "bias": (3,), "layers": (depth, width, width), "last": (width, 3)}
+        for each in fields(self):
+            array = getattr(self, each.name)
+            if each.name == "ink":
+                continue
+            if (
+                array.dtype != np.float32
+                or not array.flags.c_contiguous
+                or array.shape != wanted.get(each.name, array.shape)
+            ):
+                raise ValueError(
+                    f"{each.name} must be {wanted.get(each.name)}, float32, got {array.shape}, {array.dtype}"
+                )
+
+    def arguments(self) -> tuple[Floats, ...]:
+        """Return what the kernel takes."""
+        ink = self.ink or Ink(_nothing(3), _nothing(0, 3), _nothing(0, 3))
+        return (self.matrix, self.bias, self.layers, self.shifts, self.last, ink.glass, ink.stains, ink.inverse)

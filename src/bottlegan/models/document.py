@@ -1,0 +1,128 @@
+"""What a model file says of itself: one JSON document beside its tensors, checked before any of it is believed."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from bottlegan.config import document, parse
+from bottlegan.errors import ConfigError, InputError, ModelFileError
+from bottlegan.models.config import ModelConfig
+from bottlegan.stain.style import Style
+
+FORMAT = 2
+"""The form of the document that this version reads and writes. Format 1 had other activations: it maps differently."""
+KEY = "bottlegan"
+"""Where the document is in the metadata. There is no other key: safetensors writes several in random order."""
+
+PRIOR = Path(__file__).with_name("prior.safetensors")
+"""The model shipped in the package, which knows any style once it is given its code; docs/model-card.md is about it."""
+
+Record = Mapping[str, str | int | float]
+
+# Far more than any model of ours has, and far less than would exhaust a machine before the tensors are compared.
+MAX_TEXT = 2**24
+MAX_STYLES = 100_000
+MAX_PAIRS = 1000
+"""Styles of a many-one-one model, which has two generators for each."""
+
+
+@document
+class ModelDocument:
+    """What a model file says about its tensors."""
+
+    format: int
+    model: ModelConfig
+    styles: tuple[str, ...]
+    """Names of the styles, in the order of their codes."""
+    reference: Style | None = None
+    """The reference stain that the model normalizes to, where it is known."""
+    encoder: int = 0
+    """Width of the encoder that onboards labs; 0 if the model has none."""
+    record: dict[str, str | int | float]
+    """How the model was trained."""
+
+
+def read_text(text: str | None, path: Path) -> ModelDocument:
+    """Return the document that the model file `path` holds, checked."""
+    if text is None:
+        raise ModelFileError(f"{path}: a safetensors file, but not of BottleGAN; give one that `bottlegan train` wrote")
+    if len(text) > MAX_TEXT:
+        raise ModelFileError(f"{path}: its document has {len(text)} characters, at most {MAX_TEXT} are read")
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelFileError(one_line(f"{path}: its document is not JSON ({error}); save the model again")) from None
+    return check_document(values, path)
+
+
+def check_document(values: Any, path: Path) -> ModelDocument:
+    """Return the document, with every key checked and every size that a model is built with bounded."""
+    # Before all else, because a newer document may have any other keys.
+    found = values.get("format") if isinstance(values, dict) else None
+    if type(found) is int and found > FORMAT:
+        raise ModelFileError(
+            f"{path}: written by a newer BottleGAN (format {found}, this one reads {FORMAT}); upgrade bottlegan"
+        )
+    if type(found) is int and 0 < found < FORMAT:
+        raise ModelFileError(
+            f"{path}: written by an older BottleGAN (format {found}, this one reads {FORMAT}); train or fit it again"
+        )
+    try:
+        checked = parse(ModelDocument, values, str(path))
+        for name in checked.styles:
+            check_name(name)
+    except (ConfigError, RecursionError) as error:
+        raise ModelFileError(one_line(str(error))) from None
+    except InputError as error:
+        raise ModelFileError(one_line(f"{path}: {error}")) from None
+    config, pairs = checked.model, checked.model.paradigm == "many-one-one"
+    bounds = {
+        "format": (checked.format, FORMAT, FORMAT),
+        "number of styles": (len(checked.styles), 0, MAX_PAIRS if pairs else MAX_STYLES),
+        "encoder": (checked.encoder, 0, 1024 if config.paradigm == "many-one-many" else 0),
+        "model.code_size": (config.code_size, 1, 4096),
+        "model.generator.width": (config.generator.width, 1, 4096),
+        "model.generator.depth": (config.generator.depth, 0, 16),
+        "model.generator.mapping": (config.generator.mapping, 0, 4096),
+    }
+    for key, (value, low, high) in bounds.items():
+        if not low <= value <= high:
+            raise ModelFileError(f"{path}: `{key}` must be from {low} to {high}, got {_short(value)}")
+    if len(set(checked.styles)) < len(checked.styles):
+        raise ModelFileError(f"{path}: two styles have the same name; names must differ")
+    if pairs and config.code_size != len(checked.styles):
+        raise ModelFileError(
+            f"{path}: a many-one-one model has as many numbers in a code as styles, got {config.code_size} and "
+            f"{len(checked.styles)}; build a new one instead of adding or removing styles"
+        )
+    _check_reference(checked.reference, path)
+    return checked
+
+
+def _check_reference(stain: Style | None, path: Path) -> None:
+    if stain is None:
+        return
+    triples = {"hematoxylin": stain.hematoxylin, "eosin": stain.eosin}
+    for key, values in triples.items():
+        if not all(0 <= value <= 2 * math.log(256) for value in values):
+            raise ModelFileError(f"{path}: `reference.{key}` must be optical densities from 0 to 11, got {values}")
+
+
+def check_name(name: str) -> None:
+    """Refuse a style's name that cannot be shown in one line or be part of a file's name."""
+    if not name.strip() or name in (".", "..") or len(name) > 200 or not name.isprintable() or set(name) & {"/", "\\"}:
+        raise InputError(
+            f"a style cannot be called {name[:80]!r}; use 1 to 200 printable characters without slashes or backslashes"
+        )
+
+
+def _short(value: int) -> str:
+    """Return an integer without the thousands of digits that it may have."""
+    return str(value) if abs(value) < 10**9 else f"a number of {math.floor(math.log10(abs(value))) + 1} digits"
+
+
+def one_line(text: str) -> str:
+    """Return text that a file had a hand in, fit for a terminal: one line, no control characters, not endless."""
+    return "".join(character if character.isprintable() else "?" for character in text)[:600]

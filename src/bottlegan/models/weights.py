@@ -1,0 +1,153 @@
+"""The weights of a model as plain arrays, read and checked without torch.
+
+A file comes from anywhere, so nothing in it is believed. The document is checked and its sizes bounded first; then the
+names and shapes of the tensors are compared with those that the document asks for; only then is any number read.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from bottlegan.config import to_values
+from bottlegan.errors import InputError, MissingError, ModelFileError
+from bottlegan.files import replacing
+from bottlegan.models.document import KEY, ModelDocument, check_document, check_name, one_line, read_text
+from bottlegan.models.layout import list_shapes
+from bottlegan.stain.affine import StyleMaps
+
+Floats = NDArray[np.float32]
+Layout = Mapping[str, tuple[str, tuple[int, ...]]]
+"""Names of tensors with their types and shapes."""
+
+KINDS = {np.dtype(np.float32): "F32"}
+"""Types of arrays, as a file calls them."""
+MAX_CONDITION = 1e6
+"""Of the stains of an encoder, above which they cannot be told apart."""
+
+
+@dataclass(frozen=True)
+class ModelWeights:
+    """What a model file holds."""
+
+    document: ModelDocument
+    arrays: Mapping[str, Floats]
+    """The tensors by their names in torch."""
+
+    def part(self, prefix: str) -> dict[str, Floats]:
+        """Return the arrays whose names begin with `prefix`, by the rest of their names."""
+        return {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
+
+    def code(self, style: str) -> Floats:
+        """Return the code (K,) of a style."""
+        names = self.document.styles
+        if style not in names:
+            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+            raise InputError(f"there is no style called {style}; known are: {known or 'none'}")
+        return self.arrays["codes.table"][names.index(style)]
+
+    def with_styles(self, codes: Mapping[str, Floats]) -> "ModelWeights":
+        """Return the same weights with these styles instead of those that there are."""
+        for name in codes:
+            check_name(name)
+        table = np.array(list(codes.values()), np.float32).reshape(len(codes), self.document.model.code_size)
+        said = replace(self.document, styles=tuple(codes))
+        return ModelWeights(said, {**self.arrays, "codes.table": table})
+
+    def with_reference(self, stains: Floats, maps: StyleMaps) -> "ModelWeights":
+        """Return the same weights for another reference stain: its strong stains (2, 3), and maps as of a style."""
+        kept = np.stack([np.concatenate([way.matrix[0], way.bias]) for way in maps])
+        arrays = {
+            **self.arrays,
+            "reference.stains": stains.astype(np.float32),
+            "reference.maps": kept.astype(np.float32),
+        }
+        return ModelWeights(replace(self.document, reference=None), arrays)
+
+    def without_encoder(self) -> "ModelWeights":
+        """Return the same weights without what onboards labs."""
+        kept = {name: array for name, array in self.arrays.items() if not name.startswith("encoder.")}
+        return ModelWeights(replace(self.document, encoder=0), kept)
+
+
+def read_weights(path: Path) -> ModelWeights:
+    """Read the weights of a model."""
+    with open_weights(path) as file:
+        said = read_text((file.metadata() or {}).get(KEY), path)
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        check_layout(said, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}, path)
+        # Copied, because what is read may be a view of the file, which others may change.
+        arrays = {name: np.array(file.get_tensor(name)) for name in slices}
+    check_finite(arrays, path)
+    basis = arrays.get("encoder.basis")
+    if basis is not None and not np.linalg.cond(basis) < MAX_CONDITION:
+        raise ModelFileError(f"{path}: the two stains of its encoder are one; train the model again")
+    return ModelWeights(said, arrays)
+
+
+def write_weights(model: ModelWeights, path: Path) -> None:
+    """Write the weights of a model to `path`, whole or not at all; the same weights give the same bytes."""
+    values = to_values(model.document)
+    # What could not be read again must not be written.
+    check_document(values, path)
+    check_layout(
+        model.document, {name: (KINDS.get(a.dtype, str(a.dtype)), a.shape) for name, a in model.arrays.items()}, path
+    )
+    check_finite(model.arrays, path)
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, a model is one file; add a file name")
+    with replacing(path) as temporary:
+        arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
+        temporary.write_bytes(save(arrays, {KEY: json.dumps(values, sort_keys=True, allow_nan=False)}))
+
+
+def read_document(path: Path) -> ModelDocument:
+    """Read what a model file says about itself, checked, without its tensors."""
+    with open_weights(path) as file:
+        return read_text((file.metadata() or {}).get(KEY), path)
+
+
+def open_weights(path: Path) -> Any:
+    """Open a safetensors file, whose header is checked against the file's length by that."""
+    if not path.exists():
+        raise MissingError(f"{path}: there is no such model file; check the path")
+    if not path.is_file():
+        raise ModelFileError(f"{path}: is not a file; give a .safetensors file")
+    try:
+        return safe_open(path, framework="np")
+    except (SafetensorError, OSError) as error:
+        raise ModelFileError(
+            one_line(f"{path}: not a whole safetensors file ({error}); it may be cut off: copy or download it again")
+        ) from None
+
+
+def check_layout(said: ModelDocument, layout: Layout, path: Path) -> None:
+    """Refuse tensors that are not those which the document of a model file asks for."""
+    rows = layout.get("codes.table", ("", ()))[1]
+    if len(rows) == 2 and rows[0] != len(said.styles):
+        raise ModelFileError(f"{path}: {len(said.styles)} style names for {rows[0]} codes; save the model again")
+    wanted = list_shapes(said)
+    if missing := sorted(wanted.keys() - layout.keys()):
+        raise ModelFileError(f"{path}: tensor `{missing[0]}` is missing; save the model again")
+    if extra := sorted(layout.keys() - wanted.keys()):
+        raise ModelFileError(
+            one_line(f"{path}: unexpected tensor `{extra[0][:80]}`; a {said.model.paradigm} model has none")
+        )
+    for name, (kind, shape) in layout.items():
+        if kind != "F32":
+            raise ModelFileError(f"{path}: tensor `{name}` is {kind}, it must be F32; convert it to float32")
+        if shape != wanted[name]:
+            raise ModelFileError(f"{path}: tensor `{name}` has shape {shape}, expected {wanted[name]}; save it again")
+
+
+def check_finite(arrays: Mapping[str, Floats], path: Path) -> None:
+    """Refuse weights that are not numbers."""
+    for name, array in arrays.items():
+        if not np.isfinite(array).all():
+            raise ModelFileError(f"{path}: tensor `{name}` holds NaN or infinity; train the model again")

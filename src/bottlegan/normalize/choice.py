@@ -1,0 +1,116 @@
+"""Which map images or slides get: fitted to them, or that of a style which a model knows. The same for both.
+
+What is refused is not written. Pen is left as it is. Both can be overruled, and nothing else is decided here.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from bottlegan.colormap.table import Convert
+from bottlegan.errors import InputError
+from bottlegan.models.freeze import Direction
+from bottlegan.models.weights import ModelWeights, read_weights
+from bottlegan.normalize.given import Given
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.progress import Json
+from bottlegan.slides.reader import Slide
+
+
+class ChosenMap(NamedTuple):
+    """A map of colors, and what to say of it in the files that it makes."""
+
+    convert: Convert
+    note: Mapping[str, Json]
+
+
+Source = Path | Slide
+MakeMap = Callable[[Source], ChosenMap]
+"""What finds the map of an image, of a folder of them, or of an open slide."""
+
+
+class RefusedError(InputError):
+    """What is to be mapped is not H&E, or shows no tissue."""
+
+
+@dataclass(frozen=True)
+class MapChoice:
+    """Which map: all that another process needs to know to make it."""
+
+    model: Path
+    style: str | None = None
+    """Of what is mapped, if the model knows it; else it is fitted. To restain, the one to go to."""
+    to: str | None = None
+    """The style to go on to from the reference stain."""
+    direction: Direction = "normalize"
+    seed: int = 0
+    force: bool = False
+    """Map even what is refused."""
+    everything: bool = False
+    """Map pen as well."""
+    like: Path | None = None
+    """Images of the lab whose style to go to instead of the reference stain."""
+
+    def prepare(self) -> MakeMap:
+        """Return what finds the map of a source; what can be loaded is, at once, and shared by all sources."""
+        model = read_weights(self.model)
+        target = None if self.like is None else fit_target(self.like, model, self.seed)
+        wanted = None if self.to is None else Normalizer.from_model(model, self.to, everything=self.everything)
+
+        def finish(normalizer: Normalizer, style: str, said: Mapping[str, Json]) -> ChosenMap:
+            note: dict[str, Json] = {**self._name(style), **said}
+            if self.direction == "restain":
+                return ChosenMap(normalizer.restain, note)
+            content = normalizer if target is None else normalizer.like(target)
+            if wanted is None:
+                return ChosenMap(content, note)
+            return ChosenMap(lambda levels: wanted.restain(content(levels)), {**note, "then": self.to})
+
+        if self.style is not None:
+            known = finish(Normalizer.from_model(model, self.style, everything=self.everything), self.style, {})
+            return lambda _: known
+
+        def fit(source: Source) -> ChosenMap:
+            given: Given = source
+            fitted = Normalizer.fit(given, model=model, seed=self.seed, force=self.force, everything=self.everything)
+            return finish(fitted, "fitted to it", self._judge(fitted, source))
+
+        return fit
+
+    def _judge(self, fitted: Normalizer, source: Source) -> dict[str, Json]:
+        """Return what is to be said of a fit; refuse what is refused."""
+        found = fitted.diagnosis
+        if found is None:
+            return {}
+        if fitted.refused:
+            path = source if isinstance(source, Path) else source.path
+            raise RefusedError(
+                f"{path}: {found.verdict}: {found.reason}; nothing was written, --force it to do so anyway"
+            )
+        return {"verdict": found.verdict.value, "reason": found.reason, "forced": self.force, "seed": self.seed}
+
+    def _name(self, style: str) -> dict[str, Json]:
+        digest = hashlib.sha256(self.model.read_bytes()).hexdigest()
+        toward: dict[str, Json] = {} if self.like is None else {"like": "images of another lab"}
+        named: dict[str, Json] = {"style": style, "model": self.model.name, "model sha256": digest}
+        return {"direction": self.direction, **named, "pen": "mapped" if self.everything else "left", **toward}
+
+
+def fit_target(like: Path, model: ModelWeights, seed: int) -> Normalizer:
+    """Return the normalizer of the images to go to; refuse what is not H&E."""
+    target = Normalizer.fit(like, model=model, seed=seed, name="target")
+    if target.refused and target.diagnosis is not None:
+        raise InputError(f"{like}: cannot be the style to go to: {target.diagnosis.reason}")
+    return target
+
+
+def need_color_map(choice: MapChoice) -> None:
+    """Refuse a model whose tiles would not fit together."""
+    form = read_weights(choice.model).document.model.generator
+    if form.kind != "pixel" or form.statistics != "frozen" or not form.skip:
+        raise InputError(
+            f"{choice.model}: maps a pixel by what is around it, so the tiles of a slide would not fit together; "
+            "use a model of pixel generators with frozen statistics"
+        )

@@ -1,0 +1,62 @@
+"""How little to trust each color that a normalizer makes, pixel by pixel."""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from bottlegan.colormap.levels import DENSITY, Levels
+from bottlegan.colormap.table import ColorMap
+from bottlegan.models.freeze import freeze
+from bottlegan.models.weights import Floats, ModelWeights
+from bottlegan.seeding import numpy_stream
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+CODE_NOISE = 0.15
+"""How far each number of a fitted code is off, in units of its spread among all styles: the median error of fits to one
+to four images of simulated labs, whose true codes are known."""
+DRAWS = 8
+"""Codes drawn around a style's own, to see how much that matters."""
+
+
+def doubt_levels(levels: Levels, model: ModelWeights, code: Floats) -> Floats:
+    """Return the doubt (H, W) of RGB levels (H, W, 3); each color is looked at once."""
+    keys = levels.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
+    found, place = np.unique(keys, return_inverse=True)
+    colors = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1)
+    return doubt_densities(DENSITY[colors], model, code)[place].reshape(levels.shape[:2])
+
+
+def doubt_batch(images: "Tensor", model: ModelWeights, code: Floats) -> "Tensor":
+    """Return the doubt (N, H, W) of a batch (N, 3, H, W) of floats in [0, 1], on its device."""
+    import torch  # noqa: PLC0415 - it is there already, where there is a tensor
+
+    from bottlegan.normalize.tensors import check_batch  # noqa: PLC0415 - it imports torch
+    from bottlegan.stain.density import to_density  # noqa: PLC0415 - it imports torch
+
+    check_batch(images)
+    density = to_density(images.detach().float().cpu()).movedim(1, 3)
+    doubts = doubt_densities(density.reshape(-1, 3).numpy(), model, code)
+    return torch.from_numpy(doubts).reshape(density.shape[:3]).to(images.device)
+
+
+def doubt_densities(density: Floats, model: ModelWeights, code: Floats) -> Floats:
+    """Return the doubt (N,) of densities (N, 3)."""
+    noise = numpy_stream(0, "uncertainty").standard_normal((DRAWS, len(code))).astype(np.float32)
+    total, squares = np.zeros(density.shape), np.zeros(density.shape)
+    for each in noise:
+        drawn = _normalize(density, model, code + CODE_NOISE * each).astype(np.float64)
+        total += drawn
+        squares += drawn**2
+    variance = np.maximum(squares - total**2 / DRAWS, 0).sum(1) / (DRAWS - 1)
+    stains = model.arrays["reference.stains"].astype(np.float64)
+    normal = np.cross(stains[0], stains[1])
+    length = float(np.linalg.norm(normal))
+    across = _normalize(density, model, code) @ (normal / length) if length else np.zeros(len(density))
+    return np.asarray(np.sqrt(variance) + np.abs(across), np.float32)
+
+
+def _normalize(density: Floats, model: ModelWeights, code: Floats) -> Floats:
+    mapped = ColorMap(freeze(model, code, "normalize"), remembers=False).map_densities(density)
+    return np.clip(mapped, 0, DENSITY[0])

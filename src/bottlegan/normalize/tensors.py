@@ -1,0 +1,70 @@
+"""A normalizer's map for batches of floats in [0, 1], on their device, by the network of torch.
+
+It is the kernel's map, within rounding: the same network, and the same that is left as it is.
+"""
+
+import copy
+
+import torch
+from torch import Tensor
+
+from bottlegan.colormap.ink import spare_ink
+from bottlegan.errors import InputError
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
+from bottlegan.models.files import to_model
+from bottlegan.models.freeze import Direction, describe_ink, maps_colors
+from bottlegan.models.paradigms import StyleModel
+from bottlegan.models.weights import Floats, ModelWeights
+from bottlegan.stain.density import to_density, to_rgb
+
+
+class TensorMap:
+    """The network of a style, frozen, on every device that it has been used on."""
+
+    def __init__(self, model: ModelWeights, code: Floats, *, everything: bool) -> None:
+        """Build the network that has these weights."""
+        network = to_model(model.without_encoder()).requires_grad_(False)
+        self._networks = {torch.device("cpu"): network}
+        self._code = torch.from_numpy(code.copy())
+        spares = not everything and maps_colors(model.document.model.generator)
+        ways: tuple[Direction, ...] = ("normalize", "restain")
+        self._ink = {way: describe_ink(model, code, way) if spares else None for way in ways}
+
+    @torch.no_grad()
+    def __call__(self, images: Tensor, direction: Direction, *, changed: bool = True) -> Tensor:
+        """Return images (N, 3, H, W), mapped, on their device and in their precision; or a copy, if not `changed`."""
+        check_batch(images)
+        if not changed:
+            return images.clone()
+        network, given = self._on(images.device), images.float()
+        run = network.normalize if direction == "normalize" else network.restain
+        with torch.autocast(images.device.type, enabled=False):  # half precision would show as bands of color
+            mapped = run(given, self._code.to(images.device))
+            ink = self._ink[direction]
+            if ink is not None:
+                before, after = (to_density(each).movedim(1, 3) for each in (given, mapped))
+                spared = spare_ink(before.reshape(-1, 3), after.reshape(-1, 3), ink)
+                mapped = to_rgb(spared).reshape(before.shape).movedim(3, 1)
+        return mapped.to(images.dtype)
+
+    def map_levels(self, levels: Levels, direction: Direction) -> Levels:
+        """Return RGB levels (H, W, 3), mapped by a network that looks at more than one pixel."""
+        return from_batch(self(to_batch(levels), direction))[0]
+
+    def _on(self, device: torch.device) -> StyleModel:
+        if device not in self._networks:
+            self._networks[device] = copy.deepcopy(self._networks[torch.device("cpu")]).to(device)
+        return self._networks[device]
+
+
+def check_batch(images: Tensor) -> None:
+    """Refuse what is not a batch of images."""
+    if not images.is_floating_point():
+        raise InputError(f"a tensor must hold floats in [0, 1], got {images.dtype}; use tensor.float() / 255")
+    if images.ndim != 4 or images.shape[1] != 3:
+        shape = tuple(images.shape)
+        raise InputError(f"a tensor must be a batch (N, 3, height, width), got {shape}; add or permute dimensions")
+    if images.numel() and not (images.amin() >= 0 and images.amax() <= 1):
+        low, high = images.amin().item(), images.amax().item()
+        raise InputError(f"a tensor must hold values in [0, 1], got {low:g} to {high:g}; scale it, or clamp it")
