@@ -1,14 +1,14 @@
 """`bottlegan lut`: a style's color map as a table for other software, and what to know before trusting it."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bottlegan.cli.options import ModelOption, find_model
+from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, find_model, open_style
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.errors import InputError
 
@@ -16,19 +16,14 @@ if TYPE_CHECKING:
     from bottlegan.colormap.checks import Color, Jump, MapChecks
     from bottlegan.colormap.cube import Deviation
     from bottlegan.imaging.files import Levels
+    from bottlegan.models.freeze import Direction
     from bottlegan.normalize.normalizer import Normalizer
-
-Direction = Literal["normalize", "restain"]
 
 
 def lut(
-    style: Annotated[
-        str | None, typer.Option(help="The style; a model that knows only one needs no name.", show_default=False)
-    ] = None,
+    style: StyleOption = None,
     model: ModelOption = None,
-    direction: Annotated[
-        Direction, typer.Option(help="From the style to the reference stain, or from that to the style.")
-    ] = "normalize",
+    direction: DirectionOption = "normalize",
     size: Annotated[int, typer.Option(help="Colors along each side of the table: 17, 33 or 65.")] = 33,
     out: Annotated[
         Path | None, typer.Option(help="Table to write, FILE.cube; a picture, FILE.png, goes beside.")
@@ -60,7 +55,7 @@ def lut(
         if out.with_suffix(".png").is_dir():
             raise InputError(f"{out.with_suffix('.png')}: is a folder, but the picture's name; choose another --out")
     other = None if check is None else read_cube(check)
-    normalizer = _open(find_model(model), style)
+    normalizer = open_style(find_model(model), style)
     table = normalizer.color_map(direction)
     digest = table.digest(TerminalProgress()) if exact else None
     found: list[tuple[str, tuple[Deviation, ...]]] = []
@@ -82,21 +77,7 @@ def lut(
         typer.echo(f"Wrote {out} and {out.with_suffix('.png').name}.")
 
 
-def _open(file: Path, style: str | None) -> "Normalizer":
-    """Return the normalizer of a style that a model file knows."""
-    from bottlegan.models.weights import read_document
-    from bottlegan.normalize.normalizer import Normalizer
-
-    names = read_document(file).styles
-    if not names:
-        raise InputError(f"{file}: knows no style; add one with bottlegan onboard IMAGES --name NAME --out FILE")
-    if style is None and len(names) > 1:
-        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"{file}: knows {len(names)} styles; choose one with --style NAME: {known}")
-    return Normalizer.load(file, style)
-
-
-def _draw(normalizer: "Normalizer", direction: Direction) -> "Levels":
+def _draw(normalizer: "Normalizer", direction: "Direction") -> "Levels":
     """Return a picture of the map, with the stains as the images that it is meant for show them."""
     from bottlegan.experiments.lut_picture import draw_map, mix_all
     from bottlegan.stain.style import REFERENCE
@@ -105,7 +86,7 @@ def _draw(normalizer: "Normalizer", direction: Direction) -> "Levels":
     return draw_map(normalizer.color_map(direction), mixes if direction == "restain" else normalizer.restain(mixes))
 
 
-def _show_checks(checks: "MapChecks", name: str, direction: Direction, console: Console) -> None:
+def _show_checks(checks: "MapChecks", name: str, direction: "Direction", console: Console) -> None:
     from bottlegan.colormap.checks import DARK, MOST_JUMP, MOST_LIGHTER, MOST_WHITE_SHIFT
 
     table = Table(title=escape(f"{direction}: {name}"))

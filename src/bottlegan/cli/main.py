@@ -10,6 +10,7 @@ from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
 from bottlegan.cli.evaluate import evaluate
+from bottlegan.cli.export import export
 from bottlegan.cli.info import info
 from bottlegan.cli.lut import lut
 from bottlegan.cli.normalize import normalize, restain
@@ -38,6 +39,7 @@ app.command()(normalize)
 app.command()(restain)
 app.command()(info)
 app.command()(lut)
+app.command()(export)
 app.command()(simulate)
 app.command()(evaluate)
 app.command()(drift)

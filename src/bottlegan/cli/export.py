@@ -1,0 +1,96 @@
+"""`bottlegan export`: a style's color map as an ONNX model, and as a script for QuPath."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, find_model, open_style
+from bottlegan.cli.progress import TerminalProgress
+from bottlegan.errors import InputError, MissingError
+
+if TYPE_CHECKING:
+    from bottlegan.models.freeze import Direction
+    from bottlegan.normalize.normalizer import Normalizer
+
+
+def export(
+    style: StyleOption = None,
+    model: ModelOption = None,
+    direction: DirectionOption = "normalize",
+    everything: Annotated[bool, typer.Option("--everything", help="Map pen as well.")] = False,
+    onnx: Annotated[
+        Path | None, typer.Option(help="Model to write, FILE.onnx: images (N, H, W, 3) of uint8 to such.")
+    ] = None,
+    qupath: Annotated[
+        Path | None, typer.Option(help="Script to write, FILE.groovy; its table, FILE.cube, goes beside.")
+    ] = None,
+) -> None:
+    """Write a style's color map as an ONNX model, as a script for QuPath, or as both.
+
+    An ONNX file is run on all 256^3 colors, and is kept only if it maps them as BottleGAN does: at most one level off,
+    and fewer than one color in a thousand. A script for QuPath has a coarse table, whose error is measured and printed.
+
+    Example: bottlegan export --model model.safetensors --style lab-3 --onnx lab-3.onnx --qupath lab-3.groovy
+    """
+    if onnx is None and qupath is None:
+        raise InputError("nothing to do; name a model to write with --onnx FILE.onnx, or a script with --qupath")
+    if onnx is not None:
+        _check_target(onnx, ".onnx")
+        import bottlegan.colormap.onnx  # noqa: F401 - whether it can be done is to be told at once
+    if qupath is not None:
+        _check_target(qupath, ".groovy")
+        _check_target(qupath.with_suffix(".cube"), ".cube")
+    normalizer = open_style(find_model(model), style, everything=everything)
+    if onnx is not None:
+        _write_onnx(onnx, normalizer, direction)
+    if qupath is not None:
+        _write_script(qupath, normalizer, direction)
+
+
+def _check_target(path: Path, ending: str) -> None:
+    """Refuse a path that cannot be written to, before anything is computed."""
+    if path.suffix != ending:
+        raise InputError(f"{path}: its name must end in {ending}; name it so")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, but one file is written; add a file name")
+    if not path.parent.is_dir():
+        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+
+
+def _write_onnx(path: Path, normalizer: "Normalizer", direction: "Direction") -> None:
+    """Write a model, but only if it maps all colors as the kernel does."""
+    from bottlegan import __version__
+    from bottlegan.colormap.onnx import MOST_OFF, MOST_SHARE, compare_onnx, make_onnx, write_onnx
+    from bottlegan.files import replacing
+
+    table = normalizer.color_map(direction)
+    pen = "mapped" if table.network.ink is None else "left as it is"
+    about = {"bottlegan": __version__, "style": normalizer.name, "direction": direction, "pen": pen}
+    with replacing(path) as temporary:
+        write_onnx(temporary, make_onnx(table.network, about))
+        found = compare_onnx(temporary, table, TerminalProgress())
+        if not found.tolerable:
+            most = f"{MOST_OFF} level and {100 * MOST_SHARE:g} % of colors"
+            typer.echo(f"bottlegan: {path}: {found}; no more than {most} may, so it is not written", err=True)
+            raise typer.Exit(1)
+    typer.echo(f"{path}: {found}")
+    typer.echo(f"Wrote {path}.")
+
+
+def _write_script(path: Path, normalizer: "Normalizer", direction: "Direction") -> None:
+    """Write a table of colors, and beside it a script that applies it."""
+    from bottlegan import __version__
+    from bottlegan.colormap.cube import write_cube
+    from bottlegan.colormap.qupath import SIZE, make_script
+    from bottlegan.files import write_text
+    from bottlegan.normalize.cube import make_cube
+
+    cube = path.with_suffix(".cube")
+    made, deviations = make_cube(normalizer, SIZE, direction)
+    script = make_script(cube, made.title, __version__)
+    write_cube(cube, made)
+    write_text(path, script)
+    for each in deviations:
+        typer.echo(f"{cube}: {each}")
+    typer.echo(f"Wrote {path} and {cube.name}.")
