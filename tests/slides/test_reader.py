@@ -10,12 +10,18 @@ from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.slides.reader import is_slide
+from bottlegan.slides.reader import is_slide, open_slide
 from bottlegan.slides.tissue import choose_tiles, mask_ink, mask_tissue, sample_tissue
 from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 
 GLASS = 238
+
+
+def sample(path: Path, *form: int, **options: int) -> list[Levels]:
+    """Tiles of tissue of a slide that is opened for it."""
+    with open_slide(path) as slide:
+        return sample_tissue(slide, *form, **options)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +67,7 @@ def place(tile: Levels, level: Levels) -> tuple[int, int]:
 
 
 def test_tiles_are_tissue_of_both_pieces_and_do_not_overlap(slide: Path) -> None:
-    tiles = sample_tissue(slide, count=12, size=64)
+    tiles = sample(slide, count=12, size=64)
     assert len(tiles) == 12
     assert all(tile.shape == (64, 64, 3) and tile.dtype == np.uint8 for tile in tiles)
     # Half a micrometer a pixel, so 1 micrometer is the second level.
@@ -72,7 +78,7 @@ def test_tiles_are_tissue_of_both_pieces_and_do_not_overlap(slide: Path) -> None
 
 
 def test_the_seed_decides_which(slide: Path) -> None:
-    first, again, other = (sample_tissue(slide, count=4, size=64, seed=seed) for seed in (1, 1, 2))
+    first, again, other = (sample(slide, count=4, size=64, seed=seed) for seed in (1, 1, 2))
     assert all((a == b).all() for a, b in zip(first, again, strict=True))
     assert any((a != b).any() for a, b in zip(first, other, strict=True))
 
@@ -81,7 +87,7 @@ def test_a_pixel_is_one_micrometer(tifffile: object, tmp_path: Path) -> None:
     levels = draw_slide()
     for mpp, covered in ((0.5, 2), (1.0, 1), (2.0, 1), (0.25, 4)):
         path = write_slide(tifffile, tmp_path / f"{mpp}.tiff", levels, mpp)
-        (tile,) = sample_tissue(path, count=1, size=64)
+        (tile,) = sample(path, count=1, size=64)
         place(tile, levels[::covered, ::covered])
 
 
@@ -93,16 +99,16 @@ def test_without_a_size_of_pixels_the_level_that_is_a_little_coarser_is_read(tif
     one = write_slide(tifffile, tmp_path / "one.tiff", levels, mpp=None, pyramid=1)
     absurd = write_slide(tifffile, tmp_path / "absurd.tiff", levels, mpp=353.0)
     for path in (three, absurd):
-        assert {tuple(color) for color in sample_tissue(path, 1, 64)[0].reshape(-1, 3).tolist()} <= {
+        assert {tuple(color) for color in sample(path, 1, 64)[0].reshape(-1, 3).tolist()} <= {
             (120, 60, 130),
             (60, 20, 90),
         }
-    assert (200, 100, 150) in {tuple(color) for color in sample_tissue(one, 1, 64)[0].reshape(-1, 3).tolist()}
+    assert (200, 100, 150) in {tuple(color) for color in sample(one, 1, 64)[0].reshape(-1, 3).tolist()}
 
 
 def test_a_slide_smaller_than_a_tile_is_one_tile(tifffile: object, tmp_path: Path) -> None:
     levels = np.full((150, 200, 3), (180, 90, 140), np.uint8)
-    (tile,) = sample_tissue(write_slide(tifffile, tmp_path / "small.tiff", levels, mpp=None, pyramid=1))
+    (tile,) = sample(write_slide(tifffile, tmp_path / "small.tiff", levels, mpp=None, pyramid=1))
     assert tile.shape == (256, 256, 3)
     assert (tile[:150, :200] == (180, 90, 140)).all()
     assert (tile[150:] == 255).all()
@@ -112,16 +118,16 @@ def test_a_slide_without_coarse_levels_is_read_in_blocks(
     tifffile: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_slide(tifffile, tmp_path / "flat.tiff", draw_slide(), pyramid=1)
-    whole = sample_tissue(path, 12, 64)
+    whole = sample(path, 12, 64)
     monkeypatch.setattr("bottlegan.slides.tissue.BLOCK", 100)
-    assert all((a == b).all() for a, b in zip(whole, sample_tissue(path, 12, 64), strict=True))
+    assert all((a == b).all() for a, b in zip(whole, sample(path, 12, 64), strict=True))
 
 
 def test_blank_glass_has_no_tissue(tifffile: object, tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(-3, 4, (1024, 1024, 3))
     path = write_slide(tifffile, tmp_path / "blank.tiff", (GLASS + noise).astype(np.uint8))
     with pytest.raises(InputError, match="no tissue was found"):
-        sample_tissue(path)
+        sample(path)
 
 
 def test_dust_is_not_tissue() -> None:
@@ -183,7 +189,7 @@ def test_what_cannot_be_read_is_named_in_one_line(slide: Path, tifffile: object,
         ("bad.tiff", ImageError, "is truncated or damaged"),
     ):
         with pytest.raises(kind, match=message) as caught:
-            sample_tissue(tmp_path / name)
+            sample(tmp_path / name)
         assert "\n" not in str(caught.value)
 
 
@@ -201,7 +207,7 @@ def spoil(tifffile: object, path: Path, tiles: Iterable[int]) -> None:
 def test_tissue_is_taken_from_where_it_can_be_read(tifffile: object, tmp_path: Path) -> None:
     path = write_slide(tifffile, tmp_path / "half.tiff", draw_slide(), pyramid=1, compression="zlib")
     spoil(tifffile, path, range(96, 192))  # the lower half, with one of the two pieces of tissue
-    tiles = sample_tissue(path, count=12, size=64)
+    tiles = sample(path, count=12, size=64)
     half = draw_slide()[:768].reshape(384, 2, 1024, 2, 3).mean((1, 3))
     for tile in tiles:
         cells = (half[y : y + 64, x : x + 64] for y in range(0, 384, 64) for x in range(0, 1024, 64))
@@ -213,15 +219,15 @@ def test_without_openslide_the_remedy_is_named(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "a.tiff").touch()
     assert not is_slide(tmp_path / "a.tiff")
     with pytest.raises(MissingError, match=r"pip install 'bottlegan\[slides\]'"):
-        sample_tissue(tmp_path / "a.svs")
+        sample(tmp_path / "a.svs")
 
 
 def test_no_tile_with_pen_is_taken_if_there_are_others(tifffile: object, slide: Path, tmp_path: Path) -> None:
     """It would pass as one of the two stains."""
     levels, ink = draw_slide().copy(), (20, 120, 60)
     levels[:, 300:340] = ink
-    plain = sample_tissue(slide, count=300, size=64)
-    tiles = sample_tissue(write_slide(tifffile, tmp_path / "pen.tiff", levels), count=300, size=64)
+    plain = sample(slide, count=300, size=64)
+    tiles = sample(write_slide(tifffile, tmp_path / "pen.tiff", levels), count=300, size=64)
     assert len(plain) / 2 < len(tiles) < len(plain)
     for tile in tiles:
         assert np.abs(tile.astype(int) - ink).max(axis=2).min() > 20

@@ -2,7 +2,6 @@ import io
 import struct
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,7 +14,7 @@ from bottlegan.errors import ImageError, TileError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.reader import open_slide, read_all_but_broken
-from bottlegan.slides.tiled import JpegTiles, check_tiff, find_jpeg_tiles, make_head, strip_names
+from bottlegan.slides.tiled import JpegTiles, find_jpeg_tiles, make_head, read_tiff, strip_names
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
@@ -216,7 +215,7 @@ def test_a_truncated_slide_is_refused_when_it_is_opened(tmp_path: Path, compress
     with pytest.raises(ImageError, match=r"a\.tiff: is truncated or damaged"), open_slide(path):
         pass
     with pytest.raises(ImageError, match=r"is truncated or damaged \(\d of 15 tiles"):  # whatever OpenSlide makes of it
-        check_tiff(path)
+        read_tiff(path, [])
 
 
 def test_strips_and_plain_images_are_slides_of_one_level(tmp_path: Path) -> None:
@@ -280,14 +279,14 @@ def test_a_palette_is_no_rgb(tmp_path: Path) -> None:
     colors = np.arange(3 * 256, dtype=np.uint16).reshape(3, 256)
     tifffile.imwrite(tmp_path / "a.tiff", PICTURE[..., 0], photometric="palette", colormap=colors)
     with pytest.raises(ImageError, match="give the slide in RGB"):
-        check_tiff(tmp_path / "a.tiff")
+        read_tiff(tmp_path / "a.tiff", [])
 
 
 def test_a_slide_whose_last_level_is_cut_off_is_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "a.tiff")
     path.write_bytes(path.read_bytes()[:-500])
     with pytest.raises(ImageError, match=r"is truncated or damaged \(\d of 6 tiles"):
-        check_tiff(path)
+        read_tiff(path, [])
 
 
 def test_tiles_beyond_4_gb_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,13 +295,13 @@ def test_tiles_beyond_4_gb_are_counted(tmp_path: Path, monkeypatch: pytest.Monke
         monkeypatch.setattr(file.pages[0], "dataoffsets", (2**32,) * 15)
         monkeypatch.setattr("bottlegan.slides.tiled._open", lambda _: file)
         with pytest.raises(ImageError, match="15 of 15 tiles lie beyond its end"):
-            check_tiff(path)
+            read_tiff(path, [])
 
 
 def test_what_is_no_tiff_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.tiff").write_text("no slide")
     with pytest.raises(ImageError, match=r"a\.tiff: is truncated or damaged"):
-        check_tiff(tmp_path / "a.tiff")
+        read_tiff(tmp_path / "a.tiff", [])
 
 
 def make_page(**other: object) -> SimpleNamespace:
@@ -313,10 +312,8 @@ def make_page(**other: object) -> SimpleNamespace:
     return SimpleNamespace(**{**size, **form, **data, **other})
 
 
-def find_levels(monkeypatch: pytest.MonkeyPatch, *pages: SimpleNamespace) -> dict[int, JpegTiles]:
-    file = nullcontext(SimpleNamespace(pages=pages))
-    monkeypatch.setattr("bottlegan.slides.tiled._open", lambda _: file)
-    return find_jpeg_tiles(Path("a.tiff"), [Size(300, 186)])
+def find_levels(*pages: SimpleNamespace) -> dict[int, JpegTiles]:
+    return find_jpeg_tiles(SimpleNamespace(pages=pages), [Size(300, 186)])
 
 
 @pytest.mark.parametrize(
@@ -332,15 +329,13 @@ def find_levels(monkeypatch: pytest.MonkeyPatch, *pages: SimpleNamespace) -> dic
         {"dataoffsets": range(45)},
     ],
 )
-def test_only_tiles_of_jpeg_in_color_are_decoded_directly(
-    monkeypatch: pytest.MonkeyPatch, other: dict[str, object]
-) -> None:
-    assert find_levels(monkeypatch, make_page(**other)) == {}
-    assert set(find_levels(monkeypatch, make_page(**other), make_page())) == {0}
+def test_only_tiles_of_jpeg_in_color_are_decoded_directly(other: dict[str, object]) -> None:
+    assert find_levels(make_page(**other)) == {}
+    assert set(find_levels(make_page(**other), make_page())) == {0}
 
 
-def test_of_two_pages_of_one_size_the_first_is_the_level(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = find_levels(monkeypatch, make_page(), make_page(dataoffsets=range(100, 115)))
+def test_of_two_pages_of_one_size_the_first_is_the_level() -> None:
+    found = find_levels(make_page(), make_page(dataoffsets=range(100, 115)))
     assert list(found[0].offsets) == list(range(15))
 
 
@@ -356,4 +351,4 @@ def test_a_tiff_without_an_image_is_damaged(tmp_path: Path) -> None:
     path = tmp_path / "empty.tiff"
     path.write_bytes(struct.pack("<2sHI", b"II", 42, 0))
     with pytest.raises(ImageError, match=r"empty\.tiff: is truncated or damaged"):
-        check_tiff(path)
+        read_tiff(path, [])

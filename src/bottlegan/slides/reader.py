@@ -18,7 +18,7 @@ from PIL import Image
 from bottlegan.errors import ImageError, InputError, MissingError, TileError
 from bottlegan.imaging.files import FORMATS, Levels, read_image
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.tiled import check_tiff, find_jpeg_tiles, name_compression
+from bottlegan.slides.tiled import JpegTiles, read_tiff
 
 if TYPE_CHECKING:
     from openslide import OpenSlide
@@ -177,11 +177,11 @@ class OpenedSlide:
         self.mpp = _read_mpp(properties)
         profile = self._slide.color_profile
         self.icc = None if profile is None else profile.tobytes()
-        self.kind, self._tiles = str(properties.get("openslide.vendor")), {}
+        self.kind = str(properties.get("openslide.vendor"))
+        self._tiles: dict[int, JpegTiles] = {}
         if self.kind in PLAIN_TIFF:
-            check_tiff(path)
-            self.kind += f", {name_compression(path)}"
-            self._tiles = find_jpeg_tiles(path, self.levels)
+            compression, self._tiles = read_tiff(path, self.levels)
+            self.kind += f", {compression}"
         self.direct = frozenset(self._tiles)
         self._file = os.open(path, os.O_RDONLY)
 

@@ -76,50 +76,54 @@ class JpegTiles:
         return levels
 
 
-def find_jpeg_tiles(path: Path, levels: Sequence[Size]) -> dict[int, JpegTiles]:
-    """Return the tiles of those levels of a TIFF, given by their sizes, that can be decoded directly."""
+def read_tiff(path: Path, levels: Sequence[Size]) -> tuple[str, dict[int, JpegTiles]]:
+    """Return how the pixels of a TIFF are compressed, and the tiles of those levels that can be decoded directly.
+
+    Args:
+        path: Refused, if its pixels are not RGB of 8 bits a channel, or its end is missing.
+        levels: The sizes of its levels.
+    """
+    with _open(path) as file:
+        check_pages(file, path)
+        return str(file.pages[0].compression.name), find_jpeg_tiles(file, levels)
+
+
+def find_jpeg_tiles(file: Any, levels: Sequence[Size]) -> dict[int, JpegTiles]:
+    """Return the tiles of those levels of an open TIFF, given by their sizes, that can be decoded directly."""
     try:
         import simplejpeg  # noqa: F401, PLC0415 - without it, there is no fast path
     except ImportError:
         return {}
     found: dict[int, JpegTiles] = {}
-    with _open(path) as file:
-        for page in file.pages:
-            size = Size(page.imagewidth, page.imagelength)
-            level = next((k for k, each in enumerate(levels) if each == size and k not in found), None)
-            if level is None or not _is_direct(page):
-                continue
-            grid = Grid(Region(level, 0, 0, *size), Size(page.tilewidth, page.tilelength))
-            if len(page.dataoffsets) == len(grid):
-                head = make_head(page.jpegtables or b"", page.photometric == RGB)
-                offsets, lengths = (array("Q", each) for each in (page.dataoffsets, page.databytecounts))
-                found[level] = JpegTiles(grid, offsets, lengths, head)
+    for page in file.pages:
+        size = Size(page.imagewidth, page.imagelength)
+        level = next((k for k, each in enumerate(levels) if each == size and k not in found), None)
+        if level is None or not _is_direct(page):
+            continue
+        grid = Grid(Region(level, 0, 0, *size), Size(page.tilewidth, page.tilelength))
+        if len(page.dataoffsets) == len(grid):
+            head = make_head(page.jpegtables or b"", page.photometric == RGB)
+            offsets, lengths = (array("Q", each) for each in (page.dataoffsets, page.databytecounts))
+            found[level] = JpegTiles(grid, offsets, lengths, head)
     return found
 
 
-def check_tiff(path: Path) -> None:
-    """Refuse a TIFF whose pixels are not RGB of 8 bits a channel, or whose end is missing."""
-    with _open(path) as file:
-        length = path.stat().st_size
-        if not len(file.pages):
-            raise ImageError(f"{path}: is truncated or damaged (it has no image); copy or export it again")
-        page: Any = file.pages[0]
-        if page.photometric in GRAY or page.samplesperpixel < 3:
-            raise ImageError(f"{path}: is grayscale; give the slide in RGB, stains are told apart by color")
-        if page.bitspersample != 8:
-            raise ImageError(f"{path}: has {page.bitspersample} bits a channel; export the slide with 8")
-        for page in file.pages:
-            ends = np.add(page.dataoffsets, page.databytecounts, dtype=np.int64)
-            if lost := int((ends > length).sum()):
-                raise ImageError(
-                    f"{path}: is truncated or damaged ({lost} of {len(ends)} tiles lie beyond its end); copy it again"
-                )
-
-
-def name_compression(path: Path) -> str:
-    """Return how the pixels of a TIFF are compressed."""
-    with _open(path) as file:
-        return str(file.pages[0].compression.name)
+def check_pages(file: Any, path: Path) -> None:
+    """Refuse an open TIFF whose pixels are not RGB of 8 bits a channel, or whose end is missing."""
+    length = path.stat().st_size
+    if not len(file.pages):
+        raise ImageError(f"{path}: is truncated or damaged (it has no image); copy or export it again")
+    page: Any = file.pages[0]
+    if page.photometric in GRAY or page.samplesperpixel < 3:
+        raise ImageError(f"{path}: is grayscale; give the slide in RGB, stains are told apart by color")
+    if page.bitspersample != 8:
+        raise ImageError(f"{path}: has {page.bitspersample} bits a channel; export the slide with 8")
+    for page in file.pages:
+        ends = np.add(page.dataoffsets, page.databytecounts, dtype=np.int64)
+        if lost := int((ends > length).sum()):
+            raise ImageError(
+                f"{path}: is truncated or damaged ({lost} of {len(ends)} tiles lie beyond its end); copy it again"
+            )
 
 
 def make_head(tables: bytes, rgb: bool) -> bytes:
