@@ -1,4 +1,4 @@
-"""`bottlegan info`: what a slide is like."""
+"""`bottlegan info`: what a slide, an image or a model is like."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,19 +7,29 @@ import typer
 
 from bottlegan.cli.options import check_paths
 
+SHOWN = 20
+"""Styles of a model that are listed."""
+
 
 def info(
-    slide: Annotated[Path, typer.Argument(help="Slide, or image.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Slide, image or model file.", show_default=False)],
 ) -> None:
-    """Say what levels a slide has, how large its pixels are, and how it is stored.
+    """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
 
     Example: bottlegan info slide.svs
     """
-    check_paths(slide)
+    check_paths(file)
+    if file.suffix.lower() == ".safetensors":
+        _tell_model(file)
+    else:
+        _tell_slide(file)
+
+
+def _tell_slide(file: Path) -> None:
     from bottlegan.slides.reader import measure_downsample, open_slide
 
-    with open_slide(slide) as opened:
-        typer.echo(f"{slide}")
+    with open_slide(file) as opened:
+        typer.echo(f"{file}")
         typer.echo(f"format         {opened.kind}")
         size = "unknown" if opened.mpp is None else "{:.4g} x {:.4g} micrometers".format(*opened.mpp)
         typer.echo(f"pixel          {size}")
@@ -31,3 +41,20 @@ def info(
                 f"level {level:<8} {width:,} x {height:,} px, 1 : {measure_downsample(opened, level):.4g}, "
                 f"tiles of {tile.width} x {tile.height} px{'' if opened.kind == 'image' else f', {how}'}"
             )
+
+
+def _tell_model(file: Path) -> None:
+    from bottlegan.models.weights import read_document
+
+    said = read_document(file)
+    form, styles = said.model.generator, said.styles
+    typer.echo(f"{file}")
+    hidden = f"{form.depth} hidden layers of {form.width}" if form.depth else "an affine map of densities"
+    typer.echo(f"model          {said.model.paradigm}, {form.kind}, {form.statistics} statistics, {hidden}")
+    typer.echo(f"code           {said.model.code_size} numbers a style")
+    typer.echo(f"reference      {'unknown' if said.reference is None else said.reference.name}")
+    typer.echo(f"onboards labs  {'yes' if said.encoder else 'with the encoder of the shipped prior'}")
+    shown = ", ".join(styles[:SHOWN]) + (f" and {len(styles) - SHOWN} more" if len(styles) > SHOWN else "")
+    typer.echo(f"styles         {len(styles)}" + (f": {shown}" if styles else ""))
+    for key, value in said.record.items():
+        typer.echo(f"record         {key}: {value}")
