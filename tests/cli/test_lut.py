@@ -10,7 +10,8 @@ import torch
 from bottlegan.cli import main as cli
 from bottlegan.colormap.checks import MapChecks, check_map
 from bottlegan.colormap.cube import read_cube
-from bottlegan.colormap.table import ColorTable
+from bottlegan.colormap.levels import Floats, Levels
+from bottlegan.colormap.table import ColorMap
 from bottlegan.imaging.files import read_image
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
@@ -71,7 +72,7 @@ def test_the_only_style_needs_no_name_and_the_exact_table_is_told(
         strides.append(stride)
         return check_map(convert, 85)
 
-    monkeypatch.setattr(ColorTable, "digest", lambda _, progress: "0123abcd" if progress is not None else "")
+    monkeypatch.setattr(ColorMap, "digest", lambda _, progress: "0123abcd" if progress is not None else "")
     monkeypatch.setattr("bottlegan.colormap.checks.check_map", watch)
     out = tmp_path / "a.cube"
     assert run(monkeypatch, "--model", root / "one.safetensors", "--out", out, "--exact") == 0
@@ -101,11 +102,21 @@ def test_a_table_is_compared_with_the_model_and_nothing_is_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["right.cube", "wrong.cube"]
 
 
+class Inverted:
+    """A map of colors that makes black of white."""
+
+    def __call__(self, levels: Levels) -> Levels:
+        return 255 - levels
+
+    def map_densities(self, densities: Floats) -> Floats:
+        return -np.log((257 - 256 * np.exp(-densities)) / 256)
+
+
 def test_a_map_that_fails_a_check_is_marked(
     root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("bottlegan.colormap.checks.STRIDE", 85)
-    monkeypatch.setattr(Normalizer, "table", lambda *_: lambda colors: 255 - colors)
+    monkeypatch.setattr(Normalizer, "color_map", lambda *_: Inverted())
     for direction, marks in (("normalize", 5), ("restain", 4)):  # a lab's glass need not be white
         words = ("--model", root / "one.safetensors", "--out", tmp_path / "a.cube", "--direction", direction)
         assert run(monkeypatch, *words) == 0
@@ -126,7 +137,7 @@ def test_a_map_that_fails_a_check_is_marked(
         ),
         (["--style", "c", "--out", "O"], "knows no style"),
         (["--model", "gone.safetensors", "--out", "O"], "gone.safetensors: there is no such model file"),
-        (["--model", "paper.safetensors", "--out", "O"], "more than one pixel"),
+        (["--model", "paper.safetensors", "--out", "O"], "by what is around it"),
         (["--model", "one.safetensors"], "--out FILE.cube"),
         (["--model", "one.safetensors", "--out", "O", "--size", "16"], "17, 33 or 65, got 16"),
         (["--model", "one.safetensors", "--out", "o.txt"], "o.txt: a table must end in .cube"),

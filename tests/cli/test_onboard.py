@@ -76,15 +76,14 @@ def test_a_second_lab_leaves_the_first_as_it_was(lab: Path, tmp_path: Path) -> N
     assert torch.equal(load_model(two).codes["a"], load_model(one).codes["a"])
 
 
-def test_what_shows_no_tissue_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    blank = np.full((128, 128, 3), 240, np.uint8)
-    write_image(tmp_path / "blank.png", blank)
+def test_what_shows_no_tissue_is_refused_and_not_added(tmp_path: Path) -> None:
+    write_image(tmp_path / "blank.png", np.full((128, 128, 3), 240, np.uint8))
+    words = ("onboard", tmp_path / "blank.png", "--name", "x", "--out", tmp_path / "m.safetensors")
     with pytest.raises(InputError, match="refused"):
-        run("onboard", tmp_path / "blank.png", "--name", "x", "--out", tmp_path / "m.safetensors")
+        run(*words)
     assert not (tmp_path / "m.safetensors").exists()
-    output = run("normalize", tmp_path / "blank.png", tmp_path / "out.png")
-    assert "refused" in output
-    assert (read_image(tmp_path / "out.png") == blank).all()
+    run(*words, "--force")
+    assert read_document(tmp_path / "m.safetensors").record["forced"] == 1
 
 
 TINY = """

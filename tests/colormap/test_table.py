@@ -1,86 +1,109 @@
 import copy
 import hashlib
-import threading
-import time
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.reduction import ForkingPickler
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bottlegan.colormap.table import (
-    BLOCK,
-    COLORS,
-    MOST_AT_ONCE,
-    ColorTable,
-    Keys,
-    Levels,
-    distinct,
-    map_colors,
-    pack,
-    unpack,
-)
+from bottlegan.colormap.keys import BLUE, COLORS, GREEN, KNOWN, RED
+from bottlegan.colormap.levels import Levels
+from bottlegan.colormap.network import ColorNetwork, Ink
+from bottlegan.colormap.table import BLOCK, ColorMap, reserve
 from bottlegan.progress import Silent
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
+STATM = Path("/proc/self/statm")
 
 
-def scramble(colors: Levels) -> Levels:
-    """A color map in which all channels matter."""
-    mixed = colors.astype(np.int64) @ np.array([[3, 1, 0], [0, 5, 2], [7, 0, 1]]) + 11
-    return (mixed % 256).astype(np.uint8)
+def bend() -> ColorNetwork:
+    """A network in which everything takes part: two hidden layers, and ink that is left as it is."""
+    random = np.random.default_rng(0)
+    layers, shifts, last = (random.normal(0, 0.4, shape).astype(np.float32) for shape in ((2, 5, 5), (2, 5), (5, 3)))
+    ink = Ink.of(np.full(3, 0.1, np.float32), np.array([[1.4, 1.9, 1.0], [0.05, 0.96, 0.62]], np.float32))
+    assert ink is not None
+    return ColorNetwork(np.diag([0.7, 1.2, 0.9]).astype(np.float32), np.zeros(3, np.float32), layers, shifts, last, ink)
 
 
-class Counting:
-    """A color map that says how many colors it was asked for."""
-
-    def __init__(self) -> None:
-        self.count = self.calls = 0
-
-    def __call__(self, colors: Levels) -> Levels:
-        self.count, self.calls = self.count + len(colors), self.calls + 1
-        return scramble(colors)
+def turn() -> ColorNetwork:
+    """Red becomes what green was, green what blue was, and blue what red was."""
+    matrix = np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0]], np.float32)
+    return ColorNetwork(matrix, np.zeros(3, np.float32))
 
 
 def noise(*shape: int, seed: int = 0) -> Levels:
     return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
 
 
+def in_pieces(network: ColorNetwork, image: Levels) -> Levels:
+    """Return what a map makes of an image that it sees in pieces, and does not remember."""
+    convert, pixels = ColorMap(network, remembers=False), image.reshape(-1, 3)
+    mapped = [convert(pixels[start : start + 999]) for start in range(0, len(pixels), 999)]
+    return np.concatenate([*mapped, pixels[:0]]).reshape(image.shape)
+
+
+def place(color: Levels) -> int:
+    return int(RED[color[0]] | GREEN[color[1]] | BLUE[color[2]])
+
+
+@settings(max_examples=50)
 @given(IMAGES)
-def test_a_table_maps_as_its_function_does(image: Levels) -> None:
-    table = ColorTable(scramble)
+def test_a_map_that_remembers_maps_as_one_that_does_not(image: Levels) -> None:
+    table = ColorMap(bend())
     for _ in range(2):  # first the colors are new, then they are known
         mapped = table(image)
         assert (mapped.dtype, mapped.shape) == (image.dtype, image.shape)
-        assert np.array_equal(mapped, scramble(image))
+        assert np.array_equal(mapped, in_pieces(bend(), image))
 
 
-def test_an_image_of_many_blocks() -> None:
+def test_the_network_of_these_tests_changes_tissue_and_spares_ink() -> None:
+    colors = np.array([[160, 90, 170], [20, 120, 60]], np.uint8)
+    mapped = ColorMap(bend())(colors)
+    assert (mapped[0] != colors[0]).any()
+    assert (mapped[1] == colors[1]).all()
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_an_image_of_many_blocks_is_mapped_as_its_pieces_are(remembers: bool) -> None:
     image = noise(1, 2 * BLOCK + 100)
-    assert np.array_equal(ColorTable(scramble)(image), scramble(image))
+    assert np.array_equal(ColorMap(bend(), remembers=remembers)(image), in_pieces(bend(), image))
+
+
+@pytest.mark.parametrize("count", [0, 1, BLOCK, BLOCK + 1])
+def test_no_pixel_is_left_out_where_blocks_end(count: int) -> None:
+    image = noise(count)
+    assert np.array_equal(ColorMap(turn())(image), image[:, [1, 2, 0]])
+
+
+def test_a_known_color_is_looked_up() -> None:
+    table, color, other = ColorMap(turn()), np.array([[9, 8, 7]], np.uint8), np.array([[1, 2, 3]], np.uint8)
+    table(color)
+    entries = table._table()
+    assert entries[place(color[0])] == KNOWN | 8 | 7 << 8 | 9 << 16
+    assert np.count_nonzero(entries) == 1
+    entries[place(color[0])] = KNOWN | 50 | 60 << 8 | 70 << 16
+    assert table(color).tolist() == [[50, 60, 70]]
+    assert table(other).tolist() == [[2, 3, 1]]
 
 
 def test_black_that_stays_black_is_told_from_what_is_not_known() -> None:
-    asked = Counting()
-    table = ColorTable(lambda colors: 0 * asked(colors))
-    black = np.zeros((4, 4, 3), np.uint8)
-    assert np.array_equal(table(table(black)), black)
-    assert asked.count == 1
+    table, black = ColorMap(turn()), np.zeros((4, 4, 3), np.uint8)
+    assert not table(black).any()
+    assert table._table()[0] == KNOWN
 
 
-def test_a_color_is_asked_for_once() -> None:
-    asked, image = Counting(), noise(50, 60) & 0b11110000
-    table, distinct = ColorTable(asked), len(np.unique(image.reshape(-1, 3), axis=0))
-    table(image)
-    table(image[::-1])
-    assert asked.count == distinct < 50 * 60
-    table(noise(1, 1, seed=1) | 1)
-    assert asked.count == distinct + 1
+def test_without_a_memory_there_is_no_table() -> None:
+    table = ColorMap(turn(), remembers=False)
+    table(noise(4, 4))
+    assert table._entries is None
+    assert len(table._table()) == 0
 
 
 def test_the_image_is_not_touched_and_may_be_a_view() -> None:
@@ -88,118 +111,89 @@ def test_the_image_is_not_touched_and_may_be_a_view() -> None:
     before = image.copy()
     image.flags.writeable = False
     view = image[::2, ::-3]
-    assert np.array_equal(ColorTable(scramble)(view), scramble(view))
+    mapped = ColorMap(bend())(view)
+    assert np.array_equal(mapped, in_pieces(bend(), view))
     assert np.array_equal(image, before)
+    assert mapped.flags.writeable
 
 
-def test_threads_share_a_table() -> None:
-    def slowly(colors: Levels) -> Levels:
-        time.sleep(0.02)  # so that the others look before this one is done
-        return asked(colors)
-
-    asked, images = Counting(), [noise(64, 64, seed=i % 3) for i in range(12)]
-    table = ColorTable(slowly)
-    with ThreadPoolExecutor(4) as threads:
+def test_threads_share_a_map_and_get_the_same() -> None:
+    images = [noise(200, 300, seed=i % 3) for i in range(12)]
+    alone = [in_pieces(bend(), image) for image in images[:3]]
+    table = ColorMap(bend())
+    with ThreadPoolExecutor(8) as threads:
         mapped = list(threads.map(table, images))
-    assert all(np.array_equal(ours, scramble(image)) for ours, image in zip(mapped, images, strict=True))
-    assert asked.count <= 4 * len(np.unique(np.stack(images[:3]).reshape(-1, 3), axis=0))
-    known = asked.count
-    table(np.stack(images))
-    assert asked.count == known
+    assert all(np.array_equal(ours, alone[i % 3]) for i, ours in enumerate(mapped))
+    distinct = np.unique(np.stack(images[:3]).reshape(-1, 3), axis=0)
+    assert np.count_nonzero(table._table()) == len(distinct)
 
 
-def test_many_new_colors_are_mapped_by_several_threads_and_those_of_several_images_at_once() -> None:
-    names: set[str] = set()
-
-    def slowly(colors: Levels) -> Levels:
-        names.add(threading.current_thread().name)
-        time.sleep(0.02)
-        return asked(colors)
-
-    asked, image = Counting(), noise(500, 700, seed=1)
-    table = ColorTable(slowly)
-    assert np.array_equal(table(image), scramble(image))
-    assert asked.count == len(np.unique(image.reshape(-1, 3), axis=0))
-    assert asked.count > 2 * MOST_AT_ONCE
-    assert len(names) > 1
-    images = [noise(4, 5, seed=2), noise(1, 1, seed=3), image, noise(30, 2, seed=4)]
-    calls = asked.calls
-    for mapped, before in zip(table.map_all(images), images, strict=True):
-        assert np.array_equal(mapped, scramble(before))
-    assert asked.calls == calls + 1
-    assert table.map_all([]) == []
+def test_the_number_of_cores_does_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    image, mapped = noise(3, BLOCK), []
+    for cores in (1, 7, None):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        mapped.append(ColorMap(bend())(image))
+    assert all(np.array_equal(each, mapped[0]) for each in mapped)
 
 
-def test_a_function_that_fails_leaves_the_table_usable() -> None:
-    def fail_once(colors: Levels) -> Levels:
-        if not failed:
-            failed.append(True)
-            raise RuntimeError("out of memory")
-        return scramble(colors)
-
-    failed: list[bool] = []
-    table, image = ColorTable(fail_once), noise(3, 3)
-    with pytest.raises(RuntimeError, match="out of memory"):
-        table(image)
-    assert np.array_equal(table(image), scramble(image))
-
-
-def test_a_copy_is_small_and_maps_the_same() -> None:
+def test_a_copy_is_small_begins_empty_and_maps_the_same() -> None:
     image = noise(8, 8)
-    table = ColorTable(scramble)
-    table(image)
-    sent = ForkingPickler.dumps(table)  # as a data loader sends it to its workers
-    assert len(sent) < 1000
-    for other in (ForkingPickler.loads(sent), copy.deepcopy(table)):
-        assert np.array_equal(other(image), table(image))
+    for remembers in (True, False):
+        table = ColorMap(bend(), remembers=remembers)
+        table(image)
+        sent = ForkingPickler.dumps(table)  # as a data loader sends it to its workers
+        assert len(sent) < 5000
+        for other in (ForkingPickler.loads(sent), copy.deepcopy(table)):
+            assert other._entries is None
+            assert other.remembers is remembers
+            assert np.array_equal(other(image), table(image))
 
 
-@given(IMAGES)
-def test_anything_can_be_asked_of_the_colors_of_an_image(image: Levels) -> None:
-    assert np.array_equal(map_colors(image, scramble), scramble(image))
-    total = map_colors(image, lambda colors: colors.sum(1, dtype=np.float32))
-    assert np.array_equal(total, image.sum(-1, dtype=np.float32))
-    assert total.dtype == np.float32
+def test_a_digest_is_that_of_all_colors_counted_from_black_to_white() -> None:
+    told = hashlib.sha256()
+    green, blue = np.meshgrid(np.arange(256, dtype=np.uint8), np.arange(256, dtype=np.uint8), indexing="ij")
+    for red in range(256):  # blue is the first to change, then green, then red
+        told.update(np.stack([green, blue, np.full_like(green, red)], axis=-1).tobytes())
+    table = ColorMap(turn())
+    table(noise(3, 5))
+    assert [table.digest(), table.digest()] == 2 * [told.hexdigest()]
+    assert np.count_nonzero(table._table()) == COLORS
 
 
-@given(arrays.arrays(np.uint32, st.integers(0, 20), elements=st.integers(0, 9)))
-def test_distinct_is_unique(keys: Keys) -> None:
-    assert np.array_equal(distinct(keys), np.unique(keys))
+class Watching(Silent):
+    """Sees what is reported, and stops after two blocks."""
 
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int | None]] = []
 
-def test_a_packed_color_is_that_color() -> None:
-    colors = noise(1000)
-    assert np.array_equal(unpack(pack(colors)), colors)
-    assert pack(np.array([[255, 255, 255]], np.uint8)) == 256**3 - 1
-
-
-def test_the_whole_table_is_filled_a_block_at_a_time_and_told_by_its_hash() -> None:
-    asked: list[int] = []
-
-    def turn(colors: Levels) -> Levels:
-        asked.append(len(colors))
-        return colors[:, [1, 2, 0]] ^ np.array([37, 0, 5], np.uint8)
-
-    table, told = ColorTable(turn), hashlib.sha256()
-    table(noise(3, 5) | 1)  # what is known already is not asked for again
-    assert len(table.digest()) == 64
-    assert sum(asked) == COLORS
-    assert max(asked) <= BLOCK
-    green, blue = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
-    for red in range(256):
-        told.update(np.stack([green ^ 37, blue, np.full_like(green, red ^ 5)], axis=-1).astype(np.uint8).tobytes())
-    assert table.digest() == told.hexdigest()
-    assert sum(asked) == COLORS
+    def track(self, items: Iterable[Any], label: str, total: int | None = None) -> Iterator[Any]:
+        self.seen.append((label, total))
+        for _, item in zip(range(2), items, strict=False):
+            yield item
 
 
 def test_filling_reports_its_progress() -> None:
-    class Watching(Silent):
-        def track(self, items: Iterable[Any], label: str, total: int | None = None) -> Iterator[Any]:
-            seen.append((label, total))
-            yield from list(items)[:2]
+    watching, table = Watching(), ColorMap(turn())
+    table.fill(watching)
+    assert watching.seen == [("mapping all colors", COLORS // BLOCK)]
+    watching.seen.clear()
+    assert len(table.digest(watching)) == 64
+    assert watching.seen == [("mapping all colors", COLORS // BLOCK)]
 
-    seen: list[tuple[str, int | None]] = []
-    asked = Counting()
-    ColorTable(asked).fill(Watching())
-    assert seen == [("mapping all colors", COLORS // BLOCK)]
-    assert asked.count == 2 * BLOCK
+
+@pytest.mark.skipif(not STATM.exists(), reason="only Linux says how much memory a process has")
+def test_an_empty_table_takes_next_to_no_memory() -> None:
+    """And one of few colors takes little."""
+
+    def resident() -> float:
+        return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    ColorMap(turn())(noise(2))  # compiled by now
+    before = resident()
+    entries = reserve()
+    assert (entries.nbytes, entries.dtype) == (2**26, np.uint32)
+    assert resident() - before < 1
+    table = ColorMap(turn())
+    assert table._entries is None
+    table(noise(1, 2))
+    assert resident() - before < 2

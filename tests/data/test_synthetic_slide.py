@@ -28,6 +28,7 @@ from bottlegan.data.synthetic_slide import (
 from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Grid, Region, Size
+from bottlegan.slides.reader import open_slide
 from bottlegan.slides.tissue import sample_tissue
 from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE, WIDE, Style, draw_style
@@ -233,7 +234,8 @@ def test_borders_bend_by_less_than_the_margin(scene: Scene) -> None:
 
 
 def test_tissue_is_found_on_it(slide: Path) -> None:
-    tiles = sample_tissue(slide, count=8)
+    with open_slide(slide) as opened:
+        tiles = sample_tissue(opened, count=8)
     assert len(tiles) == 8
     assert np.mean([tile.mean() for tile in tiles]) < 200
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from bottlegan.colormap.table import ColorTable
+from bottlegan.colormap.table import ColorMap
 from bottlegan.experiments import bench_table as bench
 from bottlegan.experiments.bench_table import compare, make_plane
 from bottlegan.imaging.files import Levels
@@ -20,7 +20,7 @@ def normalizer() -> Normalizer:
     )
 
 
-def lazily(self: ColorTable, progress: Progress | None = None) -> None:
+def lazily(self: ColorMap, progress: Progress | None = None) -> None:
     """Instead of filling it: all that is looked at is learned then."""
 
 
@@ -32,25 +32,28 @@ def test_planes_are_all_colors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("direction", ["normalize", "restain"])
-def test_no_color_differs(normalizer: Normalizer, direction: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ColorTable, "fill", lazily)
+def test_hardly_a_color_differs_by_a_level(
+    normalizer: Normalizer, direction: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ColorMap, "fill", lazily)
     monkeypatch.setattr(bench, "SIDE", 40)
     found = compare(normalizer, direction, Silent())  # type: ignore[arg-type]
-    assert (found["differing"], found["largest difference"]) == (0, 0)
+    assert int(found["largest difference"]) <= 1  # type: ignore[arg-type]
+    assert int(found["differing"]) < 1e-3 * 40**3  # type: ignore[arg-type]
     assert float(found["seconds of the network"]) > 0  # type: ignore[arg-type]
 
 
 def test_a_color_that_differs_is_counted(normalizer: Normalizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    really = ColorTable.__call__
+    really = ColorMap.__call__
 
-    def off(self: ColorTable, levels: Levels) -> Levels:
+    def off(self: ColorMap, levels: Levels) -> Levels:
         mapped = really(self, levels)
-        mapped[5, 7, 1] ^= 3
+        mapped[5, 7, 1] ^= 64
         return mapped
 
-    monkeypatch.setattr(ColorTable, "fill", lazily)
-    monkeypatch.setattr(ColorTable, "__call__", off)
+    monkeypatch.setattr(ColorMap, "fill", lazily)
+    monkeypatch.setattr(ColorMap, "__call__", off)
     monkeypatch.setattr(bench, "SIDE", 8)
     found = compare(normalizer, "normalize", Silent())
-    assert found["differing"] == 8
-    assert int(found["largest difference"]) in (1, 3)  # type: ignore[arg-type]
+    assert int(found["differing"]) >= 8  # type: ignore[arg-type]
+    assert int(found["largest difference"]) > 30  # type: ignore[arg-type]

@@ -27,6 +27,7 @@ from bottlegan.experiments.drift_report import say_result, to_csv, to_json, writ
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.fit import Onboarding, onboard
 from bottlegan.onboarding.verdict import Verdict
@@ -167,7 +168,7 @@ def test_a_large_batch_is_not_read_whole(model: BottleGAN, tmp_path: Path, monke
         seen.append(len(images))
         return found
 
-    found = onboard([patches[0].read_image()], model)
+    found = onboard([patches[0].read_image()], to_weights(model))
     monkeypatch.setattr("bottlegan.experiments.drift.onboard", fake)
     assert fit_batches({"one": patches}, model)[0].images == 100
     assert seen == [32]

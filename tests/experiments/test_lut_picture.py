@@ -1,6 +1,6 @@
 import numpy as np
 
-from bottlegan.experiments.lut_picture import GAP, SIDE, TEXT, cut_colors, draw_map, mix_stains
+from bottlegan.experiments.lut_picture import GAP, SIDE, TEXT, cut_colors, draw_map, mix_all
 from bottlegan.stain.style import REFERENCE
 
 
@@ -10,7 +10,7 @@ def panel(sheet: np.ndarray, row: int, column: int) -> np.ndarray:
 
 
 def test_the_picture_shows_colors_before_and_after() -> None:
-    mixes = mix_stains(REFERENCE)
+    mixes = mix_all(REFERENCE)
     sheet = draw_map(lambda colors: colors[:, [1, 2, 0]], mixes)
     assert sheet.dtype == np.uint8
     for column, blue in enumerate((0, 64, 128, 192, 255), start=1):
@@ -22,7 +22,7 @@ def test_the_picture_shows_colors_before_and_after() -> None:
 
 
 def test_mixes_grow_from_white_to_both_stains() -> None:
-    mixes = mix_stains(REFERENCE).astype(int)
+    mixes = mix_all(REFERENCE).astype(int)
     assert (mixes[0, 0] == 255).all()
     assert (np.diff(mixes, axis=0) <= 0).all()
     assert (np.diff(mixes, axis=1) <= 0).all()

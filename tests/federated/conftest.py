@@ -9,6 +9,7 @@ from bottlegan.federated.phase2 import Phase2Config
 from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.onboarding.fit import onboard
@@ -51,7 +52,7 @@ def styles(dark: list[Labeled], pale: list[Labeled]) -> BottleGAN:
     """The shipped prior, onboarded with two opposite labs."""
     model = BottleGAN.load(PRIOR)
     for name, images in (("dark", dark), ("pale", pale)):
-        model.codes.add(name, onboard([each.image for each in images], model).code)
+        model.codes.add(name, onboard([each.image for each in images], to_weights(model)).code)
     return model
 
 

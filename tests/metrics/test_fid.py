@@ -46,7 +46,7 @@ def test_distance_is_that_of_the_two_gaussians() -> None:
     )
     expected = ((m1 - m2) ** 2).sum() + (s1 + s2 - 2 * sqrtm(s1 @ s2)).trace().real
     assert expected > 1e-3
-    assert frechet_distance([outputs], [truths], Means()).value == pytest.approx(expected, rel=1e-10)
+    assert frechet_distance([outputs], [truths], Means()).value == pytest.approx(expected, rel=1e-7)
 
 
 @few

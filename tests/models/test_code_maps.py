@@ -1,10 +1,18 @@
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from bottlegan.errors import InputError
-from bottlegan.models.code_maps import decode_maps, encode_maps, linear_layers, list_numbers, relate_codes
-from bottlegan.models.config import GeneratorConfig, ModelConfig
+from bottlegan.models.code_maps import (
+    decode_maps,
+    encode_maps,
+    find_layers,
+    list_numbers,
+    read_reference,
+    relate_codes,
+)
+from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.density import map_images
@@ -28,6 +36,10 @@ def draw_maps(seed: int = 0, count: int = 20) -> StyleMaps:
     """Return maps of styles, of which neither way is the inverse of the other."""
     random = torch.Generator().manual_seed(seed)
     return StyleMaps(draw_map(random, count), draw_map(random, count))
+
+
+def to_numpy(maps: AffineMap) -> AffineMap:
+    return AffineMap(*(part.numpy() for part in maps))
 
 
 def assert_same(left: StyleMaps, right: StyleMaps, atol: float = 2e-3) -> None:
@@ -92,9 +104,57 @@ def test_numbers_are_those_that_the_linear_layers_write() -> None:
 def test_a_model_without_linear_layers_is_refused(form: dict[str, object]) -> None:
     generator = GeneratorConfig(width=4, depth=1, mapping=3, **form)  # type: ignore[arg-type]
     bare = build_model(ModelConfig(code_size=3, generator=generator), ["a"], torch.Generator().manual_seed(0))
-    assert isinstance(bare, BottleGAN)
-    assert linear_layers(bare) == [None, None]
-    code: Tensor = bare.codes["a"].detach()
-    for call in (lambda: encode_maps(bare, draw_maps()), lambda: relate_codes(bare, code, code)):
+    code = bare.codes["a"].detach()
+    maps = StyleMaps(*(to_numpy(each) for each in draw_maps()))
+    for call in (
+        lambda: find_layers(bare),
+        lambda: encode_maps(bare, draw_maps()),
+        lambda: relate_codes(bare, code, code),
+        lambda: find_layers(to_weights(bare)),
+        lambda: encode_maps(to_weights(bare), maps),
+    ):
         with pytest.raises(InputError, match="no linear layer"):
             call()
+
+
+@pytest.mark.parametrize("paradigm", ["many-many", "many-one", "many-one-one"])
+def test_other_paradigms_hold_no_maps_of_two_ways(paradigm: Paradigm) -> None:
+    config = ModelConfig(paradigm=paradigm, code_size=1, generator=GeneratorConfig(width=4, depth=1))
+    bare = build_model(config, ["a"], torch.Generator().manual_seed(0))
+    for model in (bare, to_weights(bare)):
+        with pytest.raises(InputError, match="no linear layer"):
+            find_layers(model)
+
+
+def test_the_layers_of_weights_are_those_of_the_network(model: BottleGAN) -> None:
+    layers = find_layers(to_weights(model))
+    assert isinstance(layers.weight, np.ndarray)
+    assert layers.weight.shape == (24, 24)
+    for ours, theirs in zip(layers, find_layers(model), strict=True):
+        assert np.array_equal(ours, theirs.numpy())
+    assert np.array_equal(layers.bias[12:], model.restainer.linear.bias.numpy())
+
+
+def test_weights_alone_give_the_same_codes_and_maps(model: BottleGAN) -> None:
+    weights, maps = to_weights(model), draw_maps()
+    codes = encode_maps(weights, StyleMaps(*(to_numpy(each) for each in maps)))
+    assert isinstance(codes, np.ndarray)
+    assert codes.dtype == np.float32
+    np.testing.assert_allclose(codes, encode_maps(model, maps).numpy(), rtol=0, atol=1e-2)
+    for ours, theirs in zip(decode_maps(weights, codes), maps, strict=True):
+        np.testing.assert_allclose(ours.matrix, theirs.matrix.numpy(), rtol=0, atol=2e-3)
+        np.testing.assert_allclose(ours.bias, theirs.bias.numpy(), rtol=0, atol=2e-3)
+    mine, other = codes[:2]
+    related = relate_codes(model, *torch.from_numpy(codes[:2]))
+    np.testing.assert_allclose(relate_codes(weights, mine, other), related.numpy(), rtol=0, atol=1e-2)
+
+
+def test_a_model_that_knows_its_reference_stain_says_how_it_lies_to_the_encoders(model: BottleGAN) -> None:
+    stains, maps = model.reference.stains, torch.arange(24.0).reshape(2, 4, 3)
+    for there, back in (read_reference(stains, maps), read_reference(stains.numpy(), maps.numpy())):
+        assert there.matrix.tolist() == maps[:1, :3].tolist()
+        assert there.bias.tolist() == maps[:1, 3].tolist()
+        assert back.bias.tolist() == maps[1:, 3].tolist()
+    for nothing in (0 * stains, 0 * stains.numpy()):
+        with pytest.raises(InputError, match="knows nothing of its reference set"):
+            read_reference(nothing, maps)

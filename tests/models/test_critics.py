@@ -66,9 +66,9 @@ def test_a_score_is_of_its_patch_only() -> None:
     changed = images.clone()
     changed[..., 24:, 24:] = 1 - changed[..., 24:, 24:]
     with torch.no_grad():
-        moved = (built()(images) != built()(changed))[0, 0]
-    assert moved[6:, 6:].all()
-    assert not moved[:5, :].any()
+        moved = (built()(images) - built()(changed))[0, 0].abs()
+    assert moved[6:, 6:].min() > 1e-3
+    assert moved[:5, :].max() < 1e-5
 
 
 def test_every_parameter_the_image_and_the_code_get_a_gradient() -> None:

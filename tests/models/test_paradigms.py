@@ -47,8 +47,8 @@ def test_one_code_is_that_code_for_each_image(paradigm: Paradigm, kind: str) -> 
     code = model.codes["b"].detach()
     with torch.no_grad():
         for use in (model.normalize, model.restain):
-            assert torch.equal(use(images, code), use(images, torch.stack([code, code])))
-            assert torch.equal(use(images, code), use(images, code[None]))
+            for other in (torch.stack([code, code]), code[None]):
+                torch.testing.assert_close(use(images, other), use(images, code), rtol=0, atol=1e-5)
 
 
 @every
@@ -56,7 +56,7 @@ def test_one_code_is_that_code_for_each_image(paradigm: Paradigm, kind: str) -> 
 def test_it_is_the_identity_until_trained(paradigm: Paradigm, kind: str) -> None:
     model, images = built(paradigm, kind), noise(3, 3, 6, 6)
     for use in (model.normalize, model.restain):
-        torch.testing.assert_close(use(images, model.codes.table), images, rtol=0, atol=1e-6)
+        torch.testing.assert_close(use(images, model.codes.table), images, rtol=0, atol=1e-5)
 
 
 @every

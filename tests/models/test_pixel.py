@@ -12,6 +12,8 @@ from bottlegan.models.pixel import KNOWN_CODES, Modulation, PixelGenerator
 from bottlegan.stain.density import to_density, to_rgb
 
 CODE = 6
+ROUNDED = {"rtol": 0, "atol": 1e-5}
+"""What sums in another order may differ by. Levels take the kernel instead, which has one order."""
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -38,7 +40,7 @@ def built(trained: bool = False, **changes: Any) -> PixelGenerator:
 def test_it_is_the_identity_until_trained(statistics: str, mapping: int) -> None:
     images = noise(2, 3, 7, 9)
     output = built(statistics=statistics, mapping=mapping)(images, codes(2))
-    torch.testing.assert_close(output, images, rtol=0, atol=1e-6)
+    torch.testing.assert_close(output, images, **ROUNDED)
 
 
 def test_without_a_skip_it_is_not() -> None:
@@ -69,22 +71,23 @@ def test_every_parameter_and_the_code_are_trained(skip: bool, statistics: str, m
 
 @settings(max_examples=30)
 @given(st.data(), st.sampled_from([4, 32, 48]), st.sampled_from([0, 2]))
-def test_a_tile_is_mapped_as_in_the_image_bit_for_bit(data: st.DataObject, width: int, depth: int) -> None:
+def test_a_tile_is_mapped_as_in_the_image(data: st.DataObject, width: int, depth: int) -> None:
     generator, image, code = built(trained=True, width=width, depth=depth), noise(1, 3, 61, 83), codes(1)
     top, left = data.draw(st.integers(0, 60)), data.draw(st.integers(0, 82))
     bottom, right = data.draw(st.integers(top + 1, 61)), data.draw(st.integers(left + 1, 83))
     with torch.no_grad():
         whole = generator(image, code)[..., top:bottom, left:right]
-        assert torch.equal(generator(image[..., top:bottom, left:right], code), whole)
+        torch.testing.assert_close(generator(image[..., top:bottom, left:right], code), whole, **ROUNDED)
 
 
-def test_an_image_is_mapped_as_in_a_batch_bit_for_bit() -> None:
+def test_an_image_is_mapped_as_in_a_batch() -> None:
     generator, images, code = built(trained=True), noise(3, 3, 40, 40), codes(3)
     with torch.no_grad():
         together = generator(images, code)
         for i in range(3):
-            assert torch.equal(generator(images[i : i + 1], code[i : i + 1])[0], together[i])
-        assert torch.equal(generator(images.to(memory_format=torch.channels_last), code), together)
+            torch.testing.assert_close(generator(images[i : i + 1], code[i : i + 1])[0], together[i], **ROUNDED)
+        channels_last = images.to(memory_format=torch.channels_last)
+        torch.testing.assert_close(generator(channels_last, code), together, **ROUNDED)
         assert generator(images[:0], code[:0]).shape == (0, 3, 40, 40)
 
 
@@ -143,7 +146,7 @@ def test_without_hidden_layers_it_is_the_linear_map_alone() -> None:
         torch.testing.assert_close(generator(images, code), expected, rtol=0, atol=1e-5)
     torch.testing.assert_close(generator(images, code).detach(), expected, rtol=0, atol=1e-5)
     identity = built(depth=0, mapping=0)(images, code)
-    torch.testing.assert_close(identity, images, rtol=0, atol=1e-6)
+    torch.testing.assert_close(identity, images, **ROUNDED)
 
 
 @pytest.mark.parametrize("form", [{"skip": False}, {"kind": "unet"}])

@@ -3,16 +3,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottlegan.errors import ImageError, InputError
+from bottlegan.colormap.table import Convert
+from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import read_image, write_image
-from bottlegan.normalize.folder import map_files
+from bottlegan.normalize.choice import RefusedError
+from bottlegan.normalize.folder import map_files, pair_files
 
 GRAY = np.full((6, 8, 3), 100, np.uint8)
 
 
+def run(source: Path, target: Path, convert: Convert) -> None:
+    assert not map_files(pair_files(source, target), lambda _: convert)
+
+
 def test_an_image_becomes_an_image(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", GRAY)
-    assert map_files(tmp_path / "a.png", tmp_path / "b.tif", lambda x: 255 - x) == [tmp_path / "b.tif"]
+    run(tmp_path / "a.png", tmp_path / "b.tif", lambda x: 255 - x)
     assert (read_image(tmp_path / "b.tif") == 155).all()
 
 
@@ -20,7 +26,7 @@ def test_a_folder_becomes_a_folder_of_the_same_names(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     for name in ("a.png", "b.webp", "b_mask.png"):
         write_image(tmp_path / "in" / name, GRAY)
-    map_files(tmp_path / "in", tmp_path / "new" / "out", lambda x: x)
+    run(tmp_path / "in", tmp_path / "new" / "out", lambda x: x)
     assert sorted(path.name for path in (tmp_path / "new" / "out").iterdir()) == ["a.png", "b.webp"]
 
 
@@ -28,14 +34,34 @@ def test_a_folder_becomes_a_folder_of_the_same_names(tmp_path: Path) -> None:
 def test_the_input_is_never_overwritten(tmp_path: Path, name: str) -> None:
     write_image(tmp_path / "a.png", GRAY)
     with pytest.raises(InputError, match="is the input itself"):
-        map_files(tmp_path / name, tmp_path / name, lambda x: 255 - x)
+        pair_files(tmp_path / name, tmp_path / name)
     assert (read_image(tmp_path / "a.png") == GRAY).all()
 
 
 def test_an_image_needs_an_image_name_to_go_to(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", GRAY)
     with pytest.raises(InputError, match="not an image name"):
-        map_files(tmp_path / "a.png", tmp_path / "out", lambda x: x)
+        pair_files(tmp_path / "a.png", tmp_path / "out")
+
+
+def test_where_nothing_can_be_written_is_told_at_once(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_image(tmp_path / "in" / "a.png", GRAY)
+    with pytest.raises(MissingError, match=r"gone: there is no such folder to write b\.png to"):
+        pair_files(tmp_path / "in" / "a.png", tmp_path / "gone" / "b.png")
+    with pytest.raises(InputError, match=r"a\.png: is a file, and what becomes of a folder is a folder"):
+        pair_files(tmp_path / "in", tmp_path / "in" / "a.png")
+
+
+def test_no_folder_is_made_for_nothing(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    write_image(tmp_path / "in" / "a.png", GRAY)
+
+    def refuse(image: Path) -> Convert:
+        raise RefusedError(f"{image}: refused")
+
+    assert len(map_files(pair_files(tmp_path / "in", tmp_path / "out"), refuse)) == 1
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_broken_image_leaves_those_before_it_and_nothing_of_its_own(tmp_path: Path) -> None:
@@ -43,5 +69,24 @@ def test_a_broken_image_leaves_those_before_it_and_nothing_of_its_own(tmp_path: 
     write_image(tmp_path / "in" / "a.png", GRAY)
     (tmp_path / "in" / "b.png").write_text("broken")
     with pytest.raises(ImageError, match=r"b\.png"):
-        map_files(tmp_path / "in", tmp_path / "out", lambda x: x)
+        run(tmp_path / "in", tmp_path / "out", lambda x: x)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a.png"]
+
+
+def test_what_is_refused_is_given_back_and_not_written(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in "abc":
+        write_image(tmp_path / "in" / f"{name}.png", GRAY)
+    asked: list[str] = []
+
+    def choose(image: Path) -> Convert:
+        asked.append(image.name)
+        if image.stem == "b":
+            raise RefusedError(f"{image}: refused")
+        return lambda levels: 255 - levels
+
+    (refused,) = map_files(pair_files(tmp_path / "in", tmp_path / "out"), choose)
+    assert str(refused) == f"{tmp_path / 'in' / 'b.png'}: refused"
+    assert asked == ["a.png", "b.png", "c.png"]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "c.png"]
+    assert (read_image(tmp_path / "out" / "c.png") == 155).all()

@@ -20,7 +20,8 @@ from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.weights import read_document
-from bottlegan.normalize.normalizer import FIGURES, FrozenNetwork, Normalizer
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.normalize.record import FIGURES
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import EventLog
 from bottlegan.simulation.tissue import draw_tissue
@@ -75,10 +76,14 @@ def noise(*shape: int, seed: int = 0) -> Levels:
     return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
 
 
-def directly(model: BottleGAN, code: Tensor, image: Levels, direction: str = "normalize") -> Levels:
-    """What the network makes of a whole image, pixel by pixel."""
+def directly(model: BottleGAN, code: Any, image: Levels, direction: str = "normalize") -> Levels:
+    """What the network of torch makes of a whole image."""
     with torch.no_grad():
-        return from_batch(getattr(model, direction)(to_batch(image), code))[0]
+        return from_batch(getattr(model, direction)(to_batch(image), torch.as_tensor(code)))[0]
+
+
+def apart(left: Levels, right: Levels) -> int:
+    return int(np.abs(np.subtract(left, right, dtype=int)).max())
 
 
 def test_it_brings_a_lab_closer_to_the_reference_stain_and_back(
@@ -95,14 +100,14 @@ def test_it_brings_a_lab_closer_to_the_reference_stain_and_back(
 def test_fitting_twice_gives_the_same_bytes(model: BottleGAN, images: list[Levels], fitted: Normalizer) -> None:
     before = torch.random.get_rng_state()
     again = Normalizer.fit(np.stack(images), model=model, force=True)
-    assert torch.equal(again.code, fitted.code)
+    assert np.array_equal(again.code, fitted.code)
     assert np.array_equal(again(images[0]), fitted(images[0]))
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
 def test_the_shipped_prior_is_the_default(images: list[Levels]) -> None:
     normalizer = bottlegan.Normalizer.fit(images[0], name="Köln")
-    assert normalizer.origin.stain == REFERENCE
+    assert normalizer.model.document.reference == REFERENCE
     assert normalizer.diagnosis is not None
     assert normalizer.diagnosis.verdict.value in repr(normalizer)
     assert "Köln" in repr(normalizer)
@@ -115,7 +120,7 @@ def test_files_folders_and_arrays_are_the_same_images(
         write_image(tmp_path / f"{index}.png", image)
     save_model(model, tmp_path / "prior.safetensors")
     for given in (tmp_path, str(tmp_path), [tmp_path / f"{index}.png" for index in range(3)]):
-        assert torch.equal(Normalizer.fit(given, model=tmp_path / "prior.safetensors").code, fitted.code)
+        assert np.array_equal(Normalizer.fit(given, model=tmp_path / "prior.safetensors").code, fitted.code)
 
 
 def test_a_fit_leaves_the_model_alone_and_is_left_alone_by_it(images: list[Levels], model: BottleGAN) -> None:
@@ -140,12 +145,12 @@ def test_progress_is_told_the_verdict(model: BottleGAN, tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["frozen", "instance", "unet"])
 @pytest.mark.parametrize("keeps", [True, False])
 def test_levels_are_mapped_as_by_the_network_itself(direction: str, kind: str, keeps: bool) -> None:
-    """The table of colors is only a fast path; networks that look at other pixels must not take it."""
+    """Within rounding by the kernel, which networks that look at other pixels must not take."""
     model = known(kind="unet") if kind == "unet" else known(statistics=kind)
     normalizer = Normalizer.from_model(model, "b") if keeps else Normalizer.all_of(model)[1]
     call = normalizer if direction == "normalize" else normalizer.restain
     for image in (noise(24, 33), noise(16, 32, seed=1), noise(24, 33)[::2]):
-        assert np.array_equal(call(image), directly(model, model.codes["b"], image, direction))
+        assert apart(call(image), directly(model, model.codes["b"], image, direction)) <= (kind == "frozen")
 
 
 def test_floats_and_levels_agree_to_half_a_level(fitted: Normalizer, images: list[Levels]) -> None:
@@ -167,7 +172,7 @@ def test_a_batch_is_its_images(fitted: Normalizer, images: list[Levels]) -> None
 
 
 def test_a_tile_maps_to_the_same_bytes_alone_and_in_an_image(fitted: Normalizer, images: list[Levels]) -> None:
-    fresh = Normalizer(fitted.network, fitted.code)
+    fresh = Normalizer(fitted.model, fitted.code)
     whole, tile = fitted(images[0]), np.s_[17:50, 3:40]
     assert np.array_equal(fresh(images[0][tile]), whole[tile])
     batch = to_batch(images[0])
@@ -185,28 +190,28 @@ def test_no_gradient_passes_and_other_precisions_come_back(fitted: Normalizer) -
         assert torch.equal(fitted(batch), mapped)
 
 
-def test_each_device_has_a_network_of_its_own(model: BottleGAN) -> None:
-    network = FrozenNetwork(model)
-    assert all(parameter.is_meta for parameter in network.on("meta").parameters())
-    assert not any(parameter.is_meta for parameter in network.on("cpu").parameters())
+def test_each_device_has_a_network_of_its_own(fitted: Normalizer) -> None:
+    tensors = fitted.on_tensors()
+    for name in ("meta", "cpu"):
+        network = tensors._on(torch.device(name))
+        assert {parameter.device.type for parameter in network.parameters()} == {name}
 
 
-def test_threads_hardly_matter(fitted: Normalizer, model: BottleGAN, images: list[Levels]) -> None:
-    """Given a code, not a bit; of a fit, they change the last digits of sums: 0.01 of a code, two levels of a color."""
-    alone = Normalizer.fit(images[0], model=model, force=True)
+def test_threads_of_torch_do_not_matter_to_levels(fitted: Normalizer, model: BottleGAN, images: list[Levels]) -> None:
+    batch = to_batch(images[1])
     torch.set_num_threads(2)
     try:
-        other = Normalizer.fit(images[0], model=model, force=True)
-        same_code = Normalizer(fitted.network, fitted.code)(images[1])
+        other = Normalizer.fit(images, model=model, force=True)
+        mapped, floats = other(images[1]), other(batch)
     finally:
         torch.set_num_threads(1)
-    assert np.array_equal(same_code, fitted(images[1]))
-    torch.testing.assert_close(other.code, alone.code, rtol=0, atol=0.01)
-    assert np.abs(np.subtract(other(images[1]), alone(images[1]), dtype=int)).max() <= 2
+    assert np.array_equal(other.code, fitted.code)
+    assert np.array_equal(mapped, fitted(images[1]))
+    torch.testing.assert_close(floats, fitted(batch), rtol=0, atol=1e-6)
 
 
 def test_threads_may_share_a_normalizer(fitted: Normalizer, images: list[Levels]) -> None:
-    fresh = Normalizer(fitted.network, fitted.code)
+    fresh = Normalizer(fitted.model, fitted.code)
     with ThreadPoolExecutor(3) as threads:
         mapped = list(threads.map(fresh, images * 2))
     assert all(np.array_equal(ours, fitted(image)) for ours, image in zip(mapped, images * 2, strict=True))
@@ -229,42 +234,9 @@ def test_a_refused_style_leaves_images_as_they_are_unless_forced(model: BottleGA
         assert torch.equal(call(batch), batch)
         assert call(batch).data_ptr() != batch.data_ptr()
     forced = Normalizer.fit(BLANK, model=model, force=True)
-    assert np.array_equal(forced(images[0]), directly(model, forced.code, images[0]))
+    forced.everything = True  # what is found on blank glass takes tissue for pen
+    assert apart(forced(images[0]), directly(model, forced.code, images[0])) <= 1
     assert not np.array_equal(forced(images[0]), images[0])
-
-
-def test_uncertainty_is_a_density_that_knows_ink_and_doubtful_codes(fitted: Normalizer, images: list[Levels]) -> None:
-    inked = images[0].copy()
-    inked[:8, :8] = (20, 160, 60)
-    doubt = fitted.uncertainty(inked)
-    assert (doubt.dtype, doubt.shape) == (np.float32, inked.shape[:2])
-    assert (doubt >= 0).all()
-    assert doubt[:8, :8].min() > 3 * np.median(doubt[8:, 8:])
-    assert np.array_equal(doubt, fitted.uncertainty(inked))
-    batch = fitted.uncertainty(to_batch(inked))
-    assert batch.shape == (1, *inked.shape[:2])
-    torch.testing.assert_close(batch[0], torch.from_numpy(doubt), rtol=0, atol=1e-5)
-
-
-def test_uncertainty_grows_with_the_error_of_the_code(
-    fitted: Normalizer, images: list[Levels], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    doubt = fitted.uncertainty(images[0])
-    monkeypatch.setattr("bottlegan.normalize.normalizer.CODE_NOISE", 0.0)
-    across = fitted.uncertainty(images[0])
-    assert across.mean() < doubt.mean()
-    assert across.mean() < 0.05  # what is left of procedural tissue, which holds both stains and nothing else
-    ink = np.full((2, 2, 3), (20, 160, 60), np.uint8)
-    assert fitted.uncertainty(ink).min() > 3 * across.mean()
-
-
-@pytest.mark.parametrize("kind", ["pixel", "unet"])
-def test_uncertainty_without_a_reference_set(kind: str) -> None:
-    normalizer = Normalizer.from_model(known(kind=kind), "a")
-    doubt = normalizer.uncertainty(noise(16, 16))
-    assert doubt.shape == (16, 16)
-    assert (doubt >= 0).all()
-    assert doubt.mean() > 0
 
 
 def test_a_file_gives_back_the_same_normalizer(
@@ -389,10 +361,10 @@ def test_what_cannot_be_fitted_to_is_refused(images: Any, message: str, model: B
         Normalizer.fit(images, model=model)
 
 
-def test_what_it_was_fitted_to_is_mapped_without_the_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    image = from_batch(render(draw_tissue(seed=5, index=0, size=128).concentration[None], LABORATORIES[2]))[0]
-    normalizer = Normalizer.fit(image, force=True)
-    expected = Normalizer(normalizer.network, normalizer.code)(image)
-    monkeypatch.setattr(normalizer.network, "on", lambda _: pytest.fail("the network was asked"))
-    monkeypatch.setattr(normalizer.network, "maps_colors", lambda: True)
-    assert np.array_equal(normalizer(image), expected)
+def test_levels_are_mapped_without_the_network_of_torch(
+    fitted: Normalizer, images: list[Levels], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fresh = Normalizer(fitted.model, fitted.code)
+    monkeypatch.setattr(Normalizer, "on_tensors", lambda _: pytest.fail("the network was asked"))
+    for ours, theirs in ((fresh, fitted), (fresh.restain, fitted.restain), (fresh.uncertainty, fitted.uncertainty)):
+        assert np.array_equal(ours(images[0]), theirs(images[0]))

@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from bottlegan.data.peso import PesoPatches
 from bottlegan.models.document import PRIOR
-from bottlegan.models.paradigms import BottleGAN
+from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 from bottlegan.simulation.tissue import Tissue, draw_tissue
@@ -25,15 +25,15 @@ Levels = NDArray[np.uint8]
 
 
 @pytest.fixture(scope="module")
-def prior() -> BottleGAN:
-    return BottleGAN.load(PRIOR)
+def prior() -> ModelWeights:
+    return read_weights(PRIOR)
 
 
-def diagnose(levels: Levels, model: BottleGAN) -> StyleDiagnosis:
+def diagnose(levels: Levels, model: ModelWeights) -> StyleDiagnosis:
     return onboard([levels], model).diagnosis
 
 
-def is_refused(levels: Levels, model: BottleGAN) -> bool:
+def is_refused(levels: Levels, model: ModelWeights) -> bool:
     return diagnose(levels, model).verdict == Verdict.REFUSED
 
 
@@ -106,20 +106,20 @@ IHC = [
 ]
 
 
-def test_immunohistochemistry_is_mostly_refused_and_hardly_ever_good(prior: BottleGAN) -> None:
+def test_immunohistochemistry_is_mostly_refused_and_hardly_ever_good(prior: ModelWeights) -> None:
     """A little brown between the nuclei looks much like eosin."""
     verdicts = [diagnose(draw_ihc(i, kind, strength, positive), prior).verdict for kind, i, strength, positive in IHC]
     assert verdicts.count(Verdict.REFUSED) >= 6
     assert verdicts.count(Verdict.GOOD) <= 2
 
 
-def test_real_immunohistochemistry_is_refused(prior: BottleGAN) -> None:
+def test_real_immunohistochemistry_is_refused(prior: ModelWeights) -> None:
     found = diagnose(read_bundled("ihc.png"), prior)
     assert found.verdict == Verdict.REFUSED
     assert "not those of hematoxylin and eosin" in found.reason
 
 
-def test_fluorescence_is_refused_or_at_least_not_good(prior: BottleGAN) -> None:
+def test_fluorescence_is_refused_or_at_least_not_good(prior: ModelWeights) -> None:
     assert is_refused(draw_fluorescence((2,)), prior)
     assert diagnose(draw_fluorescence((2, 1)), prior).verdict != Verdict.GOOD
 
@@ -127,19 +127,19 @@ def test_fluorescence_is_refused_or_at_least_not_good(prior: BottleGAN) -> None:
 PHOTOGRAPHS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg", "motorcycle_left.png")
 
 
-def test_some_photographs_are_refused(prior: BottleGAN) -> None:
+def test_some_photographs_are_refused(prior: ModelWeights) -> None:
     """Not all: a cat has colors that stained tissue could have."""
     assert sum(is_refused(read_bundled(name), prior) for name in PHOTOGRAPHS) >= 1
 
 
-def test_a_gray_image_is_refused(prior: BottleGAN) -> None:
+def test_a_gray_image_is_refused(prior: ModelWeights) -> None:
     gray = stain(tissue(1).concentration, LABORATORIES[0]).mean(2, keepdims=True).astype(np.uint8).repeat(3, 2)
     assert is_refused(gray, prior)
 
 
 @pytest.mark.parametrize("present", [0, 1])
 @pytest.mark.parametrize("lab", [0, 3])
-def test_one_stain_alone_is_not_good(present: int, lab: int, prior: BottleGAN) -> None:
+def test_one_stain_alone_is_not_good(present: int, lab: int, prior: ModelWeights) -> None:
     concentration = tissue(1).concentration.clone()
     concentration[1 - present] = 0
     rgb = 0.97 * stain(concentration, LABORATORIES[lab]) / 255
@@ -148,13 +148,13 @@ def test_one_stain_alone_is_not_good(present: int, lab: int, prior: BottleGAN) -
 
 
 @pytest.mark.parametrize("colors", [["blue"], ["green"], ["black"], ["red"], ["blue", "red"], ["green", "black"]])
-def test_a_pen_on_glass_is_not_good(colors: list[str], prior: BottleGAN) -> None:
+def test_a_pen_on_glass_is_not_good(colors: list[str], prior: ModelWeights) -> None:
     ink = np.sum([draw_ink(color, seed) for seed, color in enumerate(colors)], axis=0)
     assert diagnose(on_glass(ink, 0), prior).verdict != Verdict.GOOD
 
 
 @pytest.mark.parametrize("index", range(4))
-def test_usual_labs_are_not_refused_and_their_error_is_expected_to_be_small(index: int, prior: BottleGAN) -> None:
+def test_usual_labs_are_not_refused_and_their_error_is_expected_to_be_small(index: int, prior: ModelWeights) -> None:
     style = draw_style(np.random.default_rng([7, index]), "lab", LABS)
     found = diagnose(stain(tissue(index).concentration, style), prior)
     assert found.verdict != Verdict.REFUSED
@@ -162,37 +162,37 @@ def test_usual_labs_are_not_refused_and_their_error_is_expected_to_be_small(inde
     assert found.is_he > 0.8
 
 
-def test_usual_labs_are_mostly_good(prior: BottleGAN) -> None:
+def test_usual_labs_are_mostly_good(prior: ModelWeights) -> None:
     styles = [draw_style(np.random.default_rng([8, index]), "lab", LABS) for index in range(10)]
     images = [stain(tissue(index).concentration, style) for index, style in enumerate(styles)]
     assert sum(diagnose(image, prior).verdict == Verdict.GOOD for image in images) >= 6
 
 
-def test_strange_styles_are_hardly_ever_refused(prior: BottleGAN) -> None:
+def test_strange_styles_are_hardly_ever_refused(prior: ModelWeights) -> None:
     styles = [draw_style(np.random.default_rng([33, index]), "lab", WIDE) for index in range(20)]
     images = [stain(tissue(index % 5).concentration, style) for index, style in enumerate(styles)]
     assert sum(is_refused(image, prior) for image in images) <= 2
 
 
 @pytest.mark.parametrize("side", [0.32, 0.14])
-def test_tissue_in_a_corner_is_not_refused(side: float, prior: BottleGAN) -> None:
+def test_tissue_in_a_corner_is_not_refused(side: float, prior: ModelWeights) -> None:
     concentration = torch.full((2, SIZE, SIZE), 0.01)
     corner = round(side * SIZE)
     concentration[:, :corner, :corner] = tissue(1).concentration[:, :corner, :corner]
     assert not is_refused(stain(concentration, LABORATORIES[0]), prior)
 
 
-def test_mostly_fat_is_not_refused(prior: BottleGAN) -> None:
+def test_mostly_fat_is_not_refused(prior: ModelWeights) -> None:
     hole = torch.from_numpy(noise(np.random.default_rng(0), SIZE, 15) < 0.8)
     assert not is_refused(stain(tissue(2).concentration * ~hole, LABORATORIES[3]), prior)
 
 
-def test_stains_of_nearly_one_color_are_not_good(prior: BottleGAN) -> None:
+def test_stains_of_nearly_one_color_are_not_good(prior: ModelWeights) -> None:
     style = Style(name="alike", hematoxylin=(1.3, 1.6, 0.9), eosin=(0.62, 0.8, 0.46))
     assert diagnose(stain(tissue(1).concentration, style), prior).verdict != Verdict.GOOD
 
 
-def test_real_artificial_styles_are_hardly_ever_refused(peso: PesoPatches, prior: BottleGAN) -> None:
+def test_real_artificial_styles_are_hardly_ever_refused(peso: PesoPatches, prior: ModelWeights) -> None:
     files = sorted((peso.root / "styled").glob("*.webp"))[::12]
     refused = [path.name for path in files if is_refused(skimage.io.imread(path)[..., :3], prior)]
     assert len(refused) <= len(files) // 10, refused

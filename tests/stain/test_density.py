@@ -21,7 +21,7 @@ def test_white_is_zero_and_black_is_the_largest() -> None:
 def test_more_light_is_less_density(a: float, b: float) -> None:
     low, high = sorted([a, b])
     dense, thin = to_density(torch.tensor([low, high], dtype=torch.float64))
-    assert dense >= thin
+    assert dense >= thin - 1e-12  # a logarithm may be off by its last bit
 
 
 @given(st.floats(-1, 7))

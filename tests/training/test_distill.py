@@ -11,6 +11,7 @@ from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_leve
 from bottlegan.models.code_maps import decode_maps, encode_maps
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.critics import CriticConfig
+from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.onboarding.fit import onboard
 from bottlegan.seeding import numpy_stream, torch_stream
@@ -119,9 +120,9 @@ def test_the_same_arguments_give_the_same_bytes(teachers: dict[str, BottleGAN], 
 def test_a_newcomer_can_be_onboarded(distilled: BottleGAN, tissue: Tensor) -> None:
     """Although its map is no mix of the three clients'."""
     styled, truth = render(tissue[4:], LABORATORIES[7]), render(tissue[4:], REFERENCE)
-    found = onboard(from_batch(styled), distilled)
+    found = onboard(from_batch(styled), to_weights(distilled))
     with torch.no_grad():
-        left = (distilled.normalize(styled, found.code) - truth).square().mean()
+        left = (distilled.normalize(styled, torch.from_numpy(found.code)) - truth).square().mean()
     assert left < 0.1 * (styled - truth).square().mean()
 
 

@@ -238,7 +238,7 @@ class Knowing:
     """An encoder that takes all that is bright for glass."""
 
     @staticmethod
-    def finder(density: Tensor, roughness: Tensor) -> Tensor:
+    def find_glass(density: Tensor, roughness: Tensor) -> Tensor:
         return 0.1 - density[:, :, 0].mean(2)
 
 

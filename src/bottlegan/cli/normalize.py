@@ -138,6 +138,7 @@ def _map_each(source: Path, target: Path, choice: "MapChoice") -> None:
     refused = map_files(pairs, lambda image: make_map(image).convert, TerminalProgress())
     for error in refused:
         typer.echo(str(error), err=True)
-    typer.echo(f"Wrote {target} with {len(pairs) - len(refused)} of {len(pairs)} images.")
+    written = len(pairs) - len(refused)
+    typer.echo(f"Wrote {target} with {written} of {len(pairs)} images." if written else "Wrote nothing.")
     if refused:
         raise typer.Exit(2)

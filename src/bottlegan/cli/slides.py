@@ -47,7 +47,7 @@ Strict = Annotated[
 ]
 Everything = Annotated[
     bool,
-    typer.Option("--everything", help="Map pen on the slide as well.", rich_help_panel=SLIDES),
+    typer.Option("--everything", help="Map pen as well; else it is left as it is."),
 ]
 Workers = Annotated[
     int | None,

@@ -7,6 +7,7 @@ from typing import Any
 
 from array_api_compat import array_namespace, device
 
+from bottlegan.colormap.levels import DENSITY
 from bottlegan.colormap.limits import FAINT, FAR, NEAR
 from bottlegan.colormap.network import Ink
 
@@ -16,8 +17,10 @@ Array = Any
 
 def spare_ink(density: Array, mapped: Array, ink: Ink) -> Array:
     """Return mapped densities (N, 3), but as they were where there is ink, and between the two where there may be."""
-    share = weigh_ink(density, ink)[:, None]
-    return mapped + share * (density - mapped)
+    xp, share = array_namespace(density), weigh_ink(density, ink)[:, None]
+    # Between two colors, so what is beyond white or black is cut off first.
+    color = xp.clip(mapped, 0, float(DENSITY[0]))
+    return xp.where(share > 0, color + share * (density - color), mapped)
 
 
 def weigh_ink(density: Array, ink: Ink) -> Array:

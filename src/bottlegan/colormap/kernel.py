@@ -8,7 +8,7 @@ A file of its own, as importing the compiler takes a while, and most commands ne
 """
 
 import numpy as np
-from numba import float32, njit, types, uint8, uint32, void
+from numba import float32, int64, njit, types, uint8, uint32, void
 from numpy.typing import NDArray
 
 from bottlegan.colormap.keys import BLUE, GREEN, KNOWN, RED
@@ -16,7 +16,20 @@ from bottlegan.colormap.levels import DENSITY, EDGES, FIRST, STEPS, Floats
 from bottlegan.colormap.limits import FAINT, FAR, NEAR
 
 ZERO, ONE, TWO, THREE = np.float32(0), np.float32(1), np.float32(2), np.float32(3)
+BLACK = DENSITY[0]
 STEP = np.float32(STEPS / float(DENSITY[0]))
+
+
+def _can_cache() -> bool:
+    """Return whether there is a folder for what is compiled; where none can be written to, numba would not start."""
+    try:
+        njit(cache=True)(_can_cache)
+    except RuntimeError:
+        return False
+    return True
+
+
+CACHED = _can_cache()
 
 
 def _constant(dimensions: int) -> types.Array:
@@ -35,7 +48,7 @@ NETWORK = (
 )
 """The arrays of `ColorNetwork.arguments`."""
 PIXELS = types.Array(uint8, 2, "C", readonly=True)
-compiled = njit(nogil=True, cache=True, fastmath=False, error_model="numpy")
+compiled = njit(nogil=True, cache=CACHED, fastmath=False, error_model="numpy")
 
 
 @compiled
@@ -96,8 +109,9 @@ def _map_density(x, y, hidden, after, matrix, bias, layers, shifts, last, glass,
     if len(stains):
         share = _weigh_ink(x, glass, stains, inverse)
         if share > ZERO:
-            for j in range(3):
-                y[j] += share * (x[j] - y[j])
+            for j in range(3):  # between two colors, so what is beyond white or black is cut off first
+                mapped = min(max(y[j], ZERO), BLACK)
+                y[j] = mapped + share * (x[j] - mapped)
 
 
 @compiled
@@ -114,9 +128,35 @@ def _find_level(density):  # type: ignore[no-untyped-def]  # pragma: no cover
     return level
 
 
-@njit(void(uint32[::1], PIXELS, uint8[:, ::1], *NETWORK), nogil=True, cache=True, fastmath=False, error_model="numpy")
+@njit(int64(uint32[::1], PIXELS, uint8[:, ::1], int64[::1]), nogil=True, cache=CACHED)
+def look_up(
+    table: NDArray[np.uint32], pixels: NDArray[np.uint8], output: NDArray[np.uint8], unknown: NDArray[np.int64]
+) -> int:  # pragma: no cover
+    """Write what the table has for pixels (N, 3) to `output` (N, 3), and to `unknown` (N,) which it has nothing for.
+
+    Apart from `map_pixels`, as what has to fit into one loop with a network is four times slower. Returns their number.
+    """
+    count = 0
+    for i in range(len(pixels)):
+        entry = table[RED[pixels[i, 0]] | GREEN[pixels[i, 1]] | BLUE[pixels[i, 2]]]
+        unknown[count] = i
+        count += entry == 0
+        output[i, 0] = entry & 255
+        output[i, 1] = entry >> 8 & 255
+        output[i, 2] = entry >> 16 & 255
+    return count
+
+
+@njit(
+    void(uint32[::1], int64[::1], PIXELS, uint8[:, ::1], *NETWORK),
+    nogil=True,
+    cache=CACHED,
+    fastmath=False,
+    error_model="numpy",
+)
 def map_pixels(
     table: NDArray[np.uint32],
+    chosen: NDArray[np.int64],
     pixels: NDArray[np.uint8],
     output: NDArray[np.uint8],
     matrix: Floats,
@@ -128,35 +168,26 @@ def map_pixels(
     stains: Floats,
     inverse: Floats,
 ) -> None:  # pragma: no cover
-    """Write what becomes of pixels (N, 3) to `output` (N, 3).
+    """Write what becomes of the `chosen` of pixels (N, 3) to `output` (N, 3), and to the table, unless that is empty.
 
-    A color that the table holds is looked up, others are mapped and put there; an empty table holds none. Threads that
-    put the same color there at the same time write the same number in one piece.
+    Threads that put the same color there at the same time write the same number in one piece.
     """
     width, remembers = shifts.shape[1], len(table) > 0
     x, y = np.empty(3, np.float32), np.empty(3, np.float32)
     hidden, after = np.empty(width, np.float32), np.empty(width, np.float32)
-    key = entry = np.uint32(0)
-    for i in range(len(pixels)):
+    for i in chosen:
+        for j in range(3):
+            x[j] = DENSITY[pixels[i, j]]
+        _map_density(x, y, hidden, after, matrix, bias, layers, shifts, last, glass, stains, inverse)
+        for j in range(3):
+            output[i, j] = _find_level(y[j])
         if remembers:
+            red, green, blue = np.uint32(output[i, 0]), np.uint32(output[i, 1]), np.uint32(output[i, 2])
             key = RED[pixels[i, 0]] | GREEN[pixels[i, 1]] | BLUE[pixels[i, 2]]
-            entry = table[key]
-        if entry == 0:
-            for j in range(3):
-                x[j] = DENSITY[pixels[i, j]]
-            _map_density(x, y, hidden, after, matrix, bias, layers, shifts, last, glass, stains, inverse)
-            for j in range(3):
-                output[i, j] = _find_level(y[j])
-            if remembers:
-                red, green, blue = np.uint32(output[i, 0]), np.uint32(output[i, 1]), np.uint32(output[i, 2])
-                table[key] = red | green << np.uint32(8) | blue << np.uint32(16) | KNOWN
-        else:
-            output[i, 0] = entry & 255
-            output[i, 1] = entry >> 8 & 255
-            output[i, 2] = entry >> 16 & 255
+            table[key] = red | green << np.uint32(8) | blue << np.uint32(16) | KNOWN
 
 
-@njit(void(_constant(2), float32[:, ::1], *NETWORK), nogil=True, cache=True, fastmath=False, error_model="numpy")
+@njit(void(_constant(2), float32[:, ::1], *NETWORK), nogil=True, cache=CACHED, fastmath=False, error_model="numpy")
 def map_densities(
     densities: Floats,
     output: Floats,

@@ -1,7 +1,7 @@
 """A pixel network under one code, ready to be compiled: all that a map of colors is, in a few arrays of numbers."""
 
 import math
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -60,8 +60,8 @@ class ColorNetwork:
     """(3, 3): A."""
     bias: Floats
     """(3,): b, and what the last layer adds everywhere."""
-    layers: Floats = field(default_factory=lambda: _nothing(0, 0, 0))
-    """(D, W, W): from the rows to the columns; of the first, only three rows count."""
+    layers: Floats = field(default_factory=lambda: _nothing(0, 3, 0))
+    """(D, max(W, 3), W): from the rows to the columns; of the first, three rows count, of the others W."""
     shifts: Floats = field(default_factory=lambda: _nothing(0, 0))
     """(D, W)."""
     last: Floats = field(default_factory=lambda: _nothing(0, 3))
@@ -72,19 +72,17 @@ class ColorNetwork:
     def __post_init__(self) -> None:
         """Check that all arrays fit together, as the kernel will not."""
         depth, width = self.shifts.shape
-        wanted = {"matrix": (3, 3), "bias": (3,), "layers": (depth, width, width), "last": (width, 3)}
-        for each in fields(self):
-            array = getattr(self, each.name)
-            if each.name == "ink":
-                continue
-            if (
-                array.dtype != np.float32
-                or not array.flags.c_contiguous
-                or array.shape != wanted.get(each.name, array.shape)
-            ):
-                raise ValueError(
-                    f"{each.name} must be {wanted.get(each.name)}, float32, got {array.shape}, {array.dtype}"
-                )
+        wanted = {
+            "matrix": (3, 3),
+            "bias": (3,),
+            "layers": (depth, max(width, 3), width),
+            "shifts": (depth, width),
+            "last": (width, 3),
+        }
+        for name, shape in wanted.items():
+            array = getattr(self, name)
+            if array.dtype != np.float32 or not array.flags.c_contiguous or array.shape != shape:
+                raise ValueError(f"{name} must be {shape}, float32, contiguous, got {array.shape}, {array.dtype}")
 
     def arguments(self) -> tuple[Floats, ...]:
         """Return what the kernel takes."""

@@ -54,13 +54,17 @@ class ColorMap:
 
     def __call__(self, levels: Levels) -> Levels:
         """Return RGB levels (..., 3), uint8, mapped, as a new array of the same shape."""
-        from bottlegan.colormap.kernel import map_pixels  # noqa: PLC0415 - its compiler takes time to import
+        from bottlegan.colormap.kernel import look_up, map_pixels  # noqa: PLC0415 - its compiler takes time to import
 
         table, pixels = self._table(), np.ascontiguousarray(levels).reshape(-1, 3)
         output, arguments = np.empty_like(pixels), self.network.arguments()
 
         def run(start: int) -> None:
-            map_pixels(table, pixels[start : start + BLOCK], output[start : start + BLOCK], *arguments)
+            given, made = pixels[start : start + BLOCK], output[start : start + BLOCK]
+            chosen = np.arange(len(given)) if len(table) == 0 else np.empty(len(given), np.int64)
+            count = len(given) if len(table) == 0 else look_up(table, given, made, chosen)
+            if count:
+                map_pixels(table, chosen[:count], given, made, *arguments)
 
         if len(pixels) <= BLOCK:  # a tile is mapped in less time than it takes to start a thread
             run(0)

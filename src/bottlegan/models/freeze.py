@@ -67,7 +67,7 @@ def add_layers(
     if "mapping.0.weight" in weights:
         for index in (0, 2):
             mapped = [max(number, 0.0) for number in linear(weights, f"mapping.{index}", mapped)]
-    layers = np.zeros((form.depth, form.width, form.width), np.float32)
+    layers = np.zeros((form.depth, max(form.width, 3), form.width), np.float32)
     shifts = np.zeros((form.depth, form.width), np.float32)
     for index in range(form.depth):
         modulation = np.array(linear(weights, f"modulations.{index}.affine", mapped))
@@ -94,7 +94,7 @@ def describe_ink(model: ModelWeights, code: Floats, direction: Direction) -> Ink
     stains = model.arrays["reference.stains"]
     if not stains.any():
         return None
-    probes = np.concatenate([np.zeros((1, 3), np.float32), MIXED * stains])
+    probes = model.glass + np.concatenate([np.zeros((1, 3), np.float32), MIXED * stains])
     if direction == "normalize":
         probes = ColorMap(freeze(model, code, "restain"), remembers=False).map_densities(probes)
         probes = np.clip(probes, 0, np.float32(math.log(256)))

@@ -9,6 +9,7 @@ other pixel, so the output is a pure function of color and code: tiles cannot sh
 The paper's form has no linear part, and normalizes each layer by the statistics of the image (AdaIN).
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -19,6 +20,8 @@ from torch.utils.checkpoint import checkpoint
 from bottlegan.models.config import KNOWN_CODES, GeneratorConfig, Statistics
 from bottlegan.stain.density import to_density, to_rgb
 
+Finish = Callable[[Tensor, Tensor], Tensor]
+"""What makes of densities (1, 3, 1, P), and of what they were mapped to, not clipped, those that are shown."""
 GRAIN = 32768
 """Values that torch never splits among threads, whose shares would end anywhere."""
 RECOMPUTED_WIDTH = 64
@@ -70,12 +73,16 @@ class PixelGenerator(nn.Module):
             return to_rgb(checkpoint(self.density, to_density(images), code, use_reentrant=False))
         if torch.is_grad_enabled() or self.config.statistics == "instance":
             return to_rgb(self.density(to_density(images), code))
+        return self.map_pixels(images, code)
+
+    def map_pixels(self, images: Tensor, code: Tensor, finish: Finish | None = None) -> Tensor:
+        """Return images as `forward` does with frozen statistics, but for what `finish` makes of their densities."""
         output = torch.empty_like(images)
         for index, image in enumerate(images):
-            output[index] = self._in_chunks(image, code[index : index + 1])
+            output[index] = self._in_chunks(image, code[index : index + 1], finish)
         return output
 
-    def _in_chunks(self, image: Tensor, code: Tensor) -> Tensor:
+    def _in_chunks(self, image: Tensor, code: Tensor, finish: Finish | None) -> Tensor:
         """Return an image (3, H, W), given its code (1, code_size), mapped in chunks of always the same size.
 
         Convolutions sum in an order that depends on the sizes of their input, and elementwise functions round the last
@@ -88,7 +95,9 @@ class PixelGenerator(nn.Module):
         chunks = F.pad(pixels, (0, -count % size)).reshape(3, -1, size).transpose(0, 1).contiguous()
         mapped = torch.empty_like(chunks)
         for index, chunk in enumerate(chunks):
-            mapped[index] = to_rgb(self.density(to_density(chunk[None, :, None]), code))[0, :, 0]
+            before = to_density(chunk[None, :, None])
+            after = self.density(before, code)
+            mapped[index] = to_rgb(after if finish is None else finish(before, after))[0, :, 0]
         return mapped.transpose(0, 1).reshape(3, -1)[:, :count].reshape(image.shape)
 
     def density(self, density: Tensor, code: Tensor) -> Tensor:

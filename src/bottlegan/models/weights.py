@@ -44,6 +44,11 @@ class ModelWeights:
         """Return the arrays whose names begin with `prefix`, by the rest of their names."""
         return {name[len(prefix) :]: array for name, array in self.arrays.items() if name.startswith(prefix)}
 
+    @property
+    def glass(self) -> Floats:
+        """(3,) density of bare glass in the reference stain."""
+        return np.maximum(self.arrays["reference.maps"][1, 3], np.float32(0))
+
     def code(self, style: str) -> Floats:
         """Return the code (K,) of a style."""
         names = self.document.styles
@@ -58,7 +63,20 @@ class ModelWeights:
             check_name(name)
         table = np.array(list(codes.values()), np.float32).reshape(len(codes), self.document.model.code_size)
         said = replace(self.document, styles=tuple(codes))
+        if said.model.paradigm == "many-one-one":
+            said = replace(said, model=replace(said.model, code_size=len(codes)))
+            return ModelWeights(said, self._choose_generators(table.argmax(axis=1).tolist()))
         return ModelWeights(said, {**self.arrays, "codes.table": table})
+
+    def _choose_generators(self, rows: list[int]) -> dict[str, Floats]:
+        """Return the arrays of a model with a pair of generators for each style, of which only these are kept."""
+        ways = ("normalizers", "restainers")
+        kept = {name: array for name, array in self.arrays.items() if not name.startswith(ways)}
+        for after, before in enumerate(rows):
+            for way in ways:
+                part = self.part(f"{way}.{before}.")
+                kept |= {f"{way}.{after}.{name}": array for name, array in part.items()}
+        return {**kept, "codes.table": np.eye(len(rows), dtype=np.float32)}
 
     def with_reference(self, stains: Floats, maps: StyleMaps) -> "ModelWeights":
         """Return the same weights for another reference stain: its strong stains (2, 3), and maps as of a style."""

@@ -57,7 +57,7 @@ class MapChoice:
         """Return what finds the map of a source; what can be loaded is, at once, and shared by all sources."""
         model = read_weights(self.model)
         target = None if self.like is None else fit_target(self.like, model, self.seed)
-        wanted = None if self.to is None else Normalizer.from_model(model, self.to, everything=self.everything)
+        wanted = None if self.to is None else self._load(self.to)
 
         def finish(normalizer: Normalizer, style: str, said: Mapping[str, Json]) -> ChosenMap:
             note: dict[str, Json] = {**self._name(style), **said}
@@ -69,7 +69,7 @@ class MapChoice:
             return ChosenMap(lambda levels: wanted.restain(content(levels)), {**note, "then": self.to})
 
         if self.style is not None:
-            known = finish(Normalizer.from_model(model, self.style, everything=self.everything), self.style, {})
+            known = finish(self._load(self.style), self.style, {})
             return lambda _: known
 
         def fit(source: Source) -> ChosenMap:
@@ -78,6 +78,15 @@ class MapChoice:
             return finish(fitted, "fitted to it", self._judge(fitted, source))
 
         return fit
+
+    def _load(self, style: str) -> Normalizer:
+        """Return the normalizer of a style that the model knows; refuse one that was refused when it was fitted."""
+        known = Normalizer.load(self.model, style, everything=self.everything)
+        if known.refused and known.diagnosis is not None:
+            raise RefusedError(
+                f"{self.model}: the style {style} is refused: {known.diagnosis.reason}; fit it again, or with force"
+            )
+        return known
 
     def _judge(self, fitted: Normalizer, source: Source) -> dict[str, Json]:
         """Return what is to be said of a fit; refuse what is refused."""

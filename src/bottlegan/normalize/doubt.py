@@ -53,7 +53,8 @@ def doubt_densities(density: Floats, model: ModelWeights, code: Floats) -> Float
     stains = model.arrays["reference.stains"].astype(np.float64)
     normal = np.cross(stains[0], stains[1])
     length = float(np.linalg.norm(normal))
-    across = _normalize(density, model, code) @ (normal / length) if length else np.zeros(len(density))
+    above = _normalize(density, model, code) - model.glass
+    across = above @ (normal / length) if length else np.zeros(len(density))
     return np.asarray(np.sqrt(variance) + np.abs(across), np.float32)
 
 

@@ -13,7 +13,7 @@ from bottlegan.colormap.table import ColorMap
 from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.models.code_maps import decode_maps, read_reference, relate_codes
-from bottlegan.models.document import PRIOR, check_name
+from bottlegan.models.document import PRIOR
 from bottlegan.models.freeze import Direction, make_map, maps_colors
 from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.normalize.given import Given, check_levels, read_images
@@ -37,8 +37,8 @@ class Normalizer:
     """Brings images of one lab to the reference stain, and back; with frozen statistics, as a pure map of colors.
 
     Images are RGB levels (H, W, 3), uint8, or batches (N, 3, H, W) of floats in [0, 1] on any device. No gradient
-    passes. Levels take the kernel, with the same bits on every machine, and are remembered in a table of up to 64 MB, one
-    for each direction. Batches take the network on their device. Pen is left as it is, unless `everything` is to be
+    passes. Levels take the kernel, with the same bits on every machine, and are remembered in a table of up to 64 MB,
+    one for each direction. Batches take the network on their device. Pen is left as it is, unless `everything` is to be
     mapped.
     """
 
@@ -64,8 +64,9 @@ class Normalizer:
             everything: Whether to map pen as well.
             remembers: Whether to keep the tables of colors from one image to the next.
         """
-        check_name(name)
-        self.model, self.code, self.name = model.with_styles({}), np.array(code, np.float32), name
+        # What a model knows of others is no matter of a normalizer.
+        self.model, self.name = model.with_styles({name: np.array(code, np.float32)}), name
+        self.code = self.model.code(name)
         self.diagnosis, self.forced, self.everything, self.remembers = diagnosis, forced, everything, remembers
         self._maps: dict[Direction, ColorMap] = {}
         self._tensor_map: TensorMap | None = None
@@ -213,7 +214,7 @@ class Normalizer:
         if self.diagnosis is not None:
             record |= write_diagnosis(self.diagnosis) | {"style": self.name, "forced": int(self.forced)}
         # A file of one style need not hold what fits others.
-        model = self.model.with_styles({self.name: self.code}).without_encoder()
+        model = self.model.without_encoder()
         write_weights(replace(model, document=replace(model.document, record=record)), Path(path))
 
     @classmethod

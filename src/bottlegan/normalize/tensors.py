@@ -13,10 +13,10 @@ from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.files import to_model
-from bottlegan.models.freeze import Direction, describe_ink, maps_colors
+from bottlegan.models.freeze import Direction, choose_generator, describe_ink, maps_colors
 from bottlegan.models.paradigms import StyleModel
+from bottlegan.models.pixel import PixelGenerator
 from bottlegan.models.weights import Floats, ModelWeights
-from bottlegan.stain.density import to_density, to_rgb
 
 
 class TensorMap:
@@ -26,7 +26,7 @@ class TensorMap:
         """Build the network that has these weights."""
         network = to_model(model.without_encoder()).requires_grad_(False)
         self._networks = {torch.device("cpu"): network}
-        self._code = torch.from_numpy(code.copy())
+        self._model, self._code = model, code.copy()
         spares = not everything and maps_colors(model.document.model.generator)
         ways: tuple[Direction, ...] = ("normalize", "restain")
         self._ink = {way: describe_ink(model, code, way) if spares else None for way in ways}
@@ -37,16 +37,24 @@ class TensorMap:
         check_batch(images)
         if not changed:
             return images.clone()
-        network, given = self._on(images.device), images.float()
-        run = network.normalize if direction == "normalize" else network.restain
         with torch.autocast(images.device.type, enabled=False):  # half precision would show as bands of color
-            mapped = run(given, self._code.to(images.device))
-            ink = self._ink[direction]
-            if ink is not None:
-                before, after = (to_density(each).movedim(1, 3) for each in (given, mapped))
-                spared = spare_ink(before.reshape(-1, 3), after.reshape(-1, 3), ink)
-                mapped = to_rgb(spared).reshape(before.shape).movedim(3, 1)
+            mapped = self._map(images.float(), direction)
         return mapped.to(images.dtype)
+
+    def _map(self, images: Tensor, direction: Direction) -> Tensor:
+        network, ink = self._on(images.device), self._ink[direction]
+        if ink is None:
+            run = network.normalize if direction == "normalize" else network.restain
+            return run(images, torch.from_numpy(self._code).to(images.device))
+        name, told = choose_generator(self._model, self._code.tolist(), direction)
+        generator = network.get_submodule(name)
+        assert isinstance(generator, PixelGenerator)  # noqa: S101 - no other maps colors
+        codes = torch.tensor(told, device=images.device).expand(len(images), -1)
+
+        def spare(before: Tensor, after: Tensor) -> Tensor:
+            return spare_ink(before[0, :, 0].T, after[0, :, 0].T, ink).T[None, :, None]
+
+        return generator.map_pixels(images, codes, spare)
 
     def map_levels(self, levels: Levels, direction: Direction) -> Levels:
         """Return RGB levels (H, W, 3), mapped by a network that looks at more than one pixel."""

@@ -4,6 +4,7 @@ Nothing is searched or iterated: the encoder, which has seen thousands of simula
 and says what maps their style needs and how far off it expects to be. The maps are written as a code.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -112,7 +113,7 @@ def measure_contrast(pixels: PixelSet) -> float:
 
 def measure_gain(normalize: AffineMap) -> float:
     """Return how much noise a map adds: the root mean square of what it makes of white noise, over that."""
-    return float(np.sqrt((normalize.matrix[0] ** 2).sum() / 3))
+    return math.sqrt(float((normalize.matrix[0] ** 2).sum()) / 3)
 
 
 def keep_white(normalize: AffineMap, center: Floats) -> AffineMap:

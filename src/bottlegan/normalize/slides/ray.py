@@ -41,7 +41,8 @@ def run_on_ray(address: str) -> Runner:
 
     def run(pairs: Sequence[Pair], choice: MapChoice, options: SlideOptions, progress: Progress) -> Iterator[Outcome]:
         places = [Pair(pair.source.absolute(), pair.target.absolute()) for pair in pairs]
-        job = Job(replace(choice, model=choice.model.absolute()), options, threads=1)
+        like = None if choice.like is None else choice.like.absolute()
+        job = Job(replace(choice, model=choice.model.absolute(), like=like), options, threads=1)
         with _connected(address) as ray:
             yield from progress.track(_run_all(ray, places, job), LABEL, len(pairs))
 

@@ -5,14 +5,16 @@ import pytest
 
 from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import write_image
-from bottlegan.normalize.slide import SlideOptions
-from bottlegan.normalize.slide_folder import list_slides, map_slide_folder, pair_slides
-from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap
-from bottlegan.progress import Progress
+from bottlegan.models.document import PRIOR
+from bottlegan.normalize.choice import ChosenMap, MakeMap, MapChoice, RefusedError, Source
+from bottlegan.normalize.slides.folder import map_slide_folder, pair_slides
+from bottlegan.normalize.slides.one import SlideOptions
+from bottlegan.slides.reader import OpenedSlide, list_slides
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+OPTIONS = SlideOptions()
 
 
 class Given(MapChoice):
@@ -20,14 +22,21 @@ class Given(MapChoice):
 
     make: MakeMap
 
-    def prepare(self, progress: Progress | None = None) -> MakeMap:
+    def prepare(self) -> MakeMap:
         return self.make
 
 
 def choose(make: MakeMap) -> MapChoice:
-    choice = Given(Path("no model"))
+    choice = Given(PRIOR)
     object.__setattr__(choice, "make", make)
     return choice
+
+
+def invert(_: Source) -> ChosenMap:
+    return ChosenMap(lambda levels: 255 - levels, {"style": "inverted"})
+
+
+INVERTED = choose(invert)
 
 
 def write(path: Path) -> Path:
@@ -75,9 +84,10 @@ def test_names_that_differ_only_in_their_ending_collide(source: Path, tmp_path: 
 def test_what_cannot_be_read_is_not_fitted_to(source: Path, tmp_path: Path) -> None:
     asked: list[str] = []
 
-    def make(slide: Path) -> SlideMap:
-        asked.append(slide.name)
-        return SlideMap(lambda levels: levels, {"style": "same"})
+    def make(slide: Source) -> ChosenMap:
+        assert isinstance(slide, OpenedSlide)
+        asked.append(slide.path.name)
+        return ChosenMap(lambda levels: levels, {"style": "same"})
 
     outcomes = map_slide_folder(source, tmp_path / "out", choose(make), SlideOptions())
     assert [each.state for each in outcomes] == ["written", "failed", "failed"]
@@ -90,7 +100,7 @@ def test_what_cannot_be_read_is_not_fitted_to(source: Path, tmp_path: Path) -> N
 
 
 def test_an_error_of_ours_is_not_hidden(source: Path, tmp_path: Path) -> None:
-    def make(_: Path) -> SlideMap:
+    def make(_: Source) -> ChosenMap:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
@@ -101,11 +111,67 @@ def test_a_folder_is_not_mapped_onto_itself_by_any_name(source: Path, tmp_path: 
     (tmp_path / "link").symlink_to(source)
     for target in (source, tmp_path / "link"):
         with pytest.raises(InputError, match="is the input itself"):
-            map_slide_folder(source, target, MapChoice(Path("no model")), SlideOptions())
+            map_slide_folder(source, target, MapChoice(PRIOR), SlideOptions())
 
 
 def test_where_there_is_no_slide_no_folder_is_made(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").touch()
     with pytest.raises(MissingError, match="holds no slide"):
-        map_slide_folder(tmp_path, tmp_path / "out", MapChoice(Path("no model")), SlideOptions())
+        map_slide_folder(tmp_path, tmp_path / "out", MapChoice(PRIOR), SlideOptions())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_style_that_is_not_known_is_told_before_a_folder_is_made(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no style called gone; known are: none"):
+        map_slide_folder(source, tmp_path / "out", MapChoice(PRIOR, "gone"), SlideOptions())
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_slide_that_is_refused_is_named_and_the_others_are_written(source: Path, tmp_path: Path) -> None:
+    write(source / "c.tiff")
+
+    def make(slide: Source) -> ChosenMap:
+        assert isinstance(slide, OpenedSlide)
+        if slide.path.name == "c.tiff":
+            raise RefusedError(f"{slide.path}: refused: no tissue")
+        return invert(slide)
+
+    outcomes = {each.source.name: each for each in map_slide_folder(source, tmp_path / "out", choose(make), OPTIONS)}
+    assert outcomes["a.b.TIFF"].state == "written"
+    assert (outcomes["c.tiff"].state, outcomes["c.tiff"].error) == (
+        "failed",
+        f"{source / 'c.tiff'}: refused: no tissue",
+    )
+    assert [each.name for each in (tmp_path / "out").iterdir()] == ["a.b.tiff"]
+
+
+def test_a_folder_goes_on_after_a_broken_slide_and_skips_what_is_done(tmp_path: Path) -> None:
+    source, target = tmp_path / "in", tmp_path / "new" / "out"
+    source.mkdir()
+    write(source / "a.tiff")
+    (source / "b.svs").write_text("no slide")
+    (source / "c.tiff").write_bytes((source / "a.tiff").read_bytes()[:500])
+    write(source / "d.tiff")
+    (source / "notes.txt").touch()
+    outcomes = map_slide_folder(source, target, INVERTED, SlideOptions())
+    assert [each.state for each in outcomes] == ["written", "failed", "failed", "written"]
+    assert "b.svs: is not a slide" in outcomes[1].error
+    assert "c.tiff" in outcomes[2].error
+    assert sorted(each.name for each in target.iterdir()) == ["a.tiff", "d.tiff"]
+    (target / "d.tiff").unlink()
+    time = (target / "a.tiff").stat().st_mtime_ns
+    states = [each.state for each in map_slide_folder(source, target, INVERTED, SlideOptions())]
+    assert states == ["was there", "failed", "failed", "written"]
+    assert (target / "a.tiff").stat().st_mtime_ns == time
+
+
+def test_two_slides_of_one_name_or_none_at_all_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(MissingError, match="holds no slide"):
+        map_slide_folder(tmp_path, tmp_path / "out", INVERTED, SlideOptions())
+    for name in ("a.svs", "a.ndpi"):
+        (tmp_path / name).touch()
+    with pytest.raises(InputError, match=r"a\.ndpi and a\.svs would both become a\.ome\.tiff"):
+        map_slide_folder(tmp_path, tmp_path / "out", INVERTED, SlideOptions(kind="ome"))
+    with pytest.raises(InputError, match="is the input itself"):
+        map_slide_folder(tmp_path, tmp_path, INVERTED, SlideOptions())
     assert not (tmp_path / "out").exists()

@@ -5,13 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from bottlegan import __version__
 from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels
-from bottlegan.normalize.slide import SlideOptions, check_slide, map_slide
-from bottlegan.normalize.slide_map import SlideMap
+from bottlegan.normalize.choice import ChosenMap, Source
+from bottlegan.normalize.slides.one import SlideOptions, map_slide
 from bottlegan.progress import Item, Silent, Unit
 from bottlegan.slides import reader
 from bottlegan.slides.grid import Region
@@ -19,8 +18,15 @@ from bottlegan.slides.grid import Region
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
-INVERT = SlideMap(lambda levels: 255 - levels, {"style": "inverted"})
 PICTURE = np.random.default_rng(0).integers(0, 256, (300, 500, 3), dtype=np.uint8)
+
+
+def invert(_: Source) -> ChosenMap:
+    return ChosenMap(lambda levels: 255 - levels, {"style": "inverted"})
+
+
+def no_fit(_: Source) -> ChosenMap:
+    pytest.fail("a style was fitted before the slide was checked")
 
 
 @pytest.fixture
@@ -35,7 +41,7 @@ def slide(tmp_path: Path) -> Path:
 
 
 def test_a_coarser_level_keeps_its_tiles_and_the_shape_of_its_pixels(slide: Path, tmp_path: Path) -> None:
-    map_slide(slide, tmp_path / "out.tiff", INVERT, SlideOptions(level=1))
+    map_slide(slide, tmp_path / "out.tiff", invert, SlideOptions(level=1))
     with openslide.OpenSlide(tmp_path / "out.tiff") as written:
         sizes = [float(written.properties[f"openslide.mpp-{axis}"]) for axis in "xy"]
         assert sizes == pytest.approx([0.5, 1.0])
@@ -43,7 +49,7 @@ def test_a_coarser_level_keeps_its_tiles_and_the_shape_of_its_pixels(slide: Path
 
 
 def test_the_description_says_how_the_slide_was_made(slide: Path, tmp_path: Path) -> None:
-    result = map_slide(slide, tmp_path / "out.tiff", INVERT, SlideOptions(quality=77))
+    result = map_slide(slide, tmp_path / "out.tiff", invert, SlideOptions(quality=77))
     with openslide.OpenSlide(tmp_path / "out.tiff") as written:
         note = json.loads(written.properties["tiff.ImageDescription"])
     assert note["jpeg"] == "quality 77, chroma 4:4:4"
@@ -60,7 +66,7 @@ def test_the_description_says_how_the_slide_was_made(slide: Path, tmp_path: Path
 def test_the_format_is_as_asked_or_as_the_name_says(
     slide: Path, tmp_path: Path, name: str, kind: str | None, ome: bool
 ) -> None:
-    map_slide(slide, tmp_path / name, INVERT, SlideOptions(kind=kind))  # type: ignore[arg-type]
+    map_slide(slide, tmp_path / name, invert, SlideOptions(kind=kind))  # type: ignore[arg-type]
     with tifffile.TiffFile(tmp_path / name) as file:
         assert bool(file.is_ome) == ome
 
@@ -69,9 +75,8 @@ def test_the_input_is_not_overwritten_by_any_name(slide: Path, tmp_path: Path) -
     before = slide.read_bytes()
     (tmp_path / "link.tiff").symlink_to(slide)
     for target in (slide, tmp_path / "link.tiff", tmp_path / "." / "slide.tiff"):
-        for run in (lambda to: map_slide(slide, to, INVERT), lambda to: check_slide(slide, to, SlideOptions())):
-            with pytest.raises(InputError, match="is the input itself"):
-                run(target)
+        with pytest.raises(InputError, match="is the input itself"):
+            map_slide(slide, target, no_fit)
     assert slide.read_bytes() == before
 
 
@@ -91,11 +96,13 @@ def test_what_would_be_refused_is_so_before_a_style_is_fitted(
     slide: Path, tmp_path: Path, name: str, options: SlideOptions, kind: type[InputError], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        check_slide(slide, tmp_path / name, options)
-    with pytest.raises(kind, match=message):
-        map_slide(slide, tmp_path / name, INVERT, options)
-    check_slide(slide, tmp_path / "out.tiff", SlideOptions(region="499,299,1,1"))
+        map_slide(slide, tmp_path / name, no_fit, options)
     assert list(tmp_path.iterdir()) == [slide]
+
+
+def test_the_last_pixel_can_be_a_region(slide: Path, tmp_path: Path) -> None:
+    map_slide(slide, tmp_path / "out.tiff", invert, SlideOptions(region="499,299,1,1"))
+    assert tifffile.imread(tmp_path / "out.tiff").shape == (1, 1, 3)
 
 
 def test_broken_tiles_are_told_row_by_row_whichever_thread_is_first(
@@ -114,27 +121,10 @@ def test_broken_tiles_are_told_row_by_row_whichever_thread_is_first(
         time.sleep(0.3 if (region.x, region.y) == (128, 0) else 0)
         return found
 
-    monkeypatch.setattr("bottlegan.normalize.slide.read_all_but_broken", read_late)
+    monkeypatch.setattr("bottlegan.normalize.slides.one.read_all_but_broken", read_late)
     monkeypatch.setattr("bottlegan.slides.stream.GROUP", 1)
-    result = map_slide(slide, tmp_path / "out.tiff", INVERT, threads=2)
+    result = map_slide(slide, tmp_path / "out.tiff", invert, threads=2)
     assert [(each.region.x, each.region.y) for each in result.broken] == [(128, 0), (0, 128)]
-
-
-def test_torch_keeps_to_one_thread_meanwhile(slide: Path, tmp_path: Path) -> None:
-    seen = set()
-
-    def look(levels: Levels) -> Levels:
-        seen.add(torch.get_num_threads())
-        return levels
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(2)
-    try:
-        map_slide(slide, tmp_path / "out.tiff", SlideMap(look, {}), SlideOptions(level=1))
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
-    assert seen == {1}
 
 
 class Told(Silent):
@@ -152,5 +142,5 @@ class Told(Silent):
 
 def test_progress_is_told_by_the_name_of_the_slide(slide: Path, tmp_path: Path) -> None:
     told = Told()
-    map_slide(slide, tmp_path / "out.tiff", INVERT, progress=told)
+    map_slide(slide, tmp_path / "out.tiff", invert, progress=told)
     assert told.labels == ["slide.tiff"]

@@ -3,8 +3,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bottlegan.normalize.slide import SlideOptions, map_slide
-from bottlegan.normalize.slide_map import MapChoice, SlideMap, fit_map
 from numpy.typing import NDArray
 from scipy import ndimage
 
@@ -12,7 +10,9 @@ from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
+from bottlegan.normalize.choice import MakeMap, MapChoice
 from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.normalize.slides.one import SlideOptions, map_slide
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
@@ -59,12 +59,16 @@ def model(plain_prior: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> P
 
 @pytest.fixture(scope="module")
 def normalizer(slide: Path, model: Path) -> Normalizer:
-    return Normalizer.fit(slide, model=model)
+    """Fitted to the slide, and maps pen as well."""
+    return Normalizer.fit(slide, model=model, everything=True)
 
 
 @pytest.fixture(scope="module")
-def fitted(slide: Path, model: Path) -> SlideMap:
-    return fit_map(slide, MapChoice(model))
+def fitted(slide: Path, model: Path) -> MakeMap:
+    """What gives the map that is fitted to the slide, whatever it is asked for."""
+    with open_slide(slide) as opened:
+        chosen = MapChoice(model).prepare()(opened)
+    return lambda _: chosen
 
 
 @pytest.fixture
@@ -91,7 +95,7 @@ def read(slide: Path, level: int = 0) -> Levels:
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_pen_stays_and_all_else_is_as_the_normalizer_maps_it(
-    slide: Path, tmp_path: Path, normalizer: Normalizer, fitted: SlideMap, shown: dict[str, Levels], level: int
+    slide: Path, tmp_path: Path, normalizer: Normalizer, fitted: MakeMap, shown: dict[str, Levels], level: int
 ) -> None:
     map_slide(slide, tmp_path / "out.tiff", fitted, SlideOptions(level=level))
     before, after = read(slide, level), shown["levels"]
@@ -105,7 +109,7 @@ def test_pen_stays_and_all_else_is_as_the_normalizer_maps_it(
 
 
 def test_bare_glass_comes_out_as_white_as_it_went_in_with_no_step_around_tissue(
-    slide: Path, tmp_path: Path, fitted: SlideMap, shown: dict[str, Levels]
+    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Levels]
 ) -> None:
     map_slide(slide, tmp_path / "out.tiff", fitted)
     before, after = read(slide), shown["levels"].astype(int)
@@ -122,7 +126,7 @@ def test_bare_glass_comes_out_as_white_as_it_went_in_with_no_step_around_tissue(
 
 
 def test_grainy_glass_stays_even_and_is_not_turned_into_speckle(
-    slide: Path, tmp_path: Path, fitted: SlideMap, shown: dict[str, Levels]
+    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Levels]
 ) -> None:
     levels = read(slide).copy()
     glass = (levels == GLASS).all(2)
@@ -141,7 +145,7 @@ def test_grainy_glass_stays_even_and_is_not_turned_into_speckle(
 
 
 def test_a_region_of_tissue_and_glass_is_as_in_the_whole(
-    slide: Path, tmp_path: Path, fitted: SlideMap, shown: dict[str, Levels]
+    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Levels]
 ) -> None:
     map_slide(slide, tmp_path / "whole.tiff", fitted)
     whole = shown.pop("levels")
@@ -152,5 +156,5 @@ def test_a_region_of_tissue_and_glass_is_as_in_the_whole(
 def test_everything_is_mapped_if_asked_for(
     slide: Path, model: Path, tmp_path: Path, normalizer: Normalizer, shown: dict[str, Levels]
 ) -> None:
-    map_slide(slide, tmp_path / "out.tiff", fit_map(slide, MapChoice(model, everything=True)))
+    map_slide(slide, tmp_path / "out.tiff", MapChoice(model, everything=True).prepare())
     assert (shown["levels"] == normalizer(read(slide))).all()

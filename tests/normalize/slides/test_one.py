@@ -4,19 +4,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from bottlegan.normalize.slide import SlideOptions, map_slide
-from bottlegan.normalize.slide_folder import map_slide_folder
-from bottlegan.normalize.slide_map import MakeMap, MapChoice, SlideMap, fit_map, load_map
 
-from bottlegan.errors import ImageError, InputError, MissingError, TileError
+from bottlegan.errors import ImageError, InputError, TileError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import save_model
-from bottlegan.models.paradigms import build_model
-from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.progress import Progress
+from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.normalize.choice import ChosenMap, MapChoice, RefusedError, Source
+from bottlegan.normalize.normalizer import Direction, Normalizer
+from bottlegan.normalize.slides.one import SlideOptions, map_slide
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
@@ -28,15 +26,10 @@ tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
 WIDTH, HEIGHT, TILE = 500, 330, 128
-INVERT = SlideMap(lambda levels: 255 - levels, {"style": "inverted"})
 
 
-class Inverting(MapChoice):
-    def prepare(self, progress: Progress | None = None) -> MakeMap:
-        return lambda _: INVERT
-
-
-INVERTING = Inverting(Path("no model"))
+def invert(_: Source) -> ChosenMap:
+    return ChosenMap(lambda levels: 255 - levels, {"style": "inverted"})
 
 
 def write(path: Path, levels: Levels, **options: object) -> Path:
@@ -74,6 +67,13 @@ def known(path: Path, statistics: str = "frozen", paradigm: str = "many-one-many
     return path
 
 
+@pytest.fixture(scope="module")
+def prior(plain_prior: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("prior") / "plain.safetensors"
+    save_model(plain_prior, path)
+    return path
+
+
 @pytest.fixture
 def before_jpeg(monkeypatch: pytest.MonkeyPatch) -> list[Levels]:
     """Collect the tiles that are encoded, as they are before."""
@@ -91,11 +91,11 @@ def before_jpeg(monkeypatch: pytest.MonkeyPatch) -> list[Levels]:
 def test_a_tile_alone_is_as_in_the_slide(slide: Path, tmp_path: Path, before_jpeg: list[Levels]) -> None:
     """Exactly, and as the normalizer itself maps it."""
     model = known(tmp_path / "model.safetensors")
-    map_slide(slide, tmp_path / "whole.tiff", load_map(MapChoice(model), "b", "normalize"))
+    map_slide(slide, tmp_path / "whole.tiff", MapChoice(model, "b").prepare())
     whole = {tile.tobytes() for tile in before_jpeg}
     before_jpeg.clear()
     options = SlideOptions(region="128,0,128,128")
-    map_slide(slide, tmp_path / "alone.tiff", load_map(MapChoice(model), "b", "normalize"), options)
+    map_slide(slide, tmp_path / "alone.tiff", MapChoice(model, "b").prepare(), options)
     (alone,) = before_jpeg
     assert alone.tobytes() in whole
     with open_slide(slide) as opened:
@@ -111,7 +111,7 @@ def test_levels_regions_and_sizes_of_pixels(slide: Path, tmp_path: Path) -> None
         (SlideOptions(level=1), (0, 0, 250, 165, 1), 1.0),
         (SlideOptions(level=1, region="10,20,140,30"), (10, 20, 140, 30, 1), 1.0),
     ):
-        result = map_slide(slide, tmp_path / "out.tiff", INVERT, options)
+        result = map_slide(slide, tmp_path / "out.tiff", invert, options)
         x, y, width, height, level = box
         with open_slide(slide) as opened:
             expected = 255 - opened.read(Region(level, x, y, width, height))
@@ -133,7 +133,7 @@ def test_a_profile_is_dropped_and_that_is_said(picture: Levels, tmp_path: Path) 
     from PIL import ImageCms  # noqa: PLC0415 - only here
 
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
-    map_slide(write(tmp_path / "in.tiff", picture, iccprofile=profile), tmp_path / "out.tiff", INVERT)
+    map_slide(write(tmp_path / "in.tiff", picture, iccprofile=profile), tmp_path / "out.tiff", invert)
     with openslide.OpenSlide(tmp_path / "out.tiff") as written:
         assert written.color_profile is None
         assert json.loads(written.properties["tiff.ImageDescription"])["color profile"].startswith("dropped")
@@ -152,7 +152,10 @@ def spoil(path: Path, tiles: range) -> Path:
 
 @pytest.mark.parametrize("compression", ["jpeg", "lzw"])
 def test_a_broken_tile_is_reported_and_white_unless_strict(picture: Levels, tmp_path: Path, compression: str) -> None:
-    dark = SlideMap(lambda levels: levels // 2, {})  # also what is white
+
+    def dark(_: Source) -> ChosenMap:
+        return ChosenMap(lambda levels: levels // 2, {})  # also what is white
+
     path = spoil(write(tmp_path / "in.tiff", picture, compression=compression), range(1, 2))
     result = map_slide(path, tmp_path / "out.tiff", dark)
     assert len(result.broken) == 1
@@ -170,7 +173,7 @@ def test_a_broken_tile_is_reported_and_white_unless_strict(picture: Levels, tmp_
 def test_a_slide_of_which_nothing_can_be_read_is_not_written(picture: Levels, tmp_path: Path) -> None:
     path = spoil(write(tmp_path / "in.tiff", picture), range(12))
     with pytest.raises(ImageError, match="truncated or damaged"):
-        map_slide(path, tmp_path / "out.tiff", INVERT)
+        map_slide(path, tmp_path / "out.tiff", invert)
     assert list(tmp_path.iterdir()) == [path]
 
 
@@ -179,7 +182,7 @@ def test_an_interrupt_leaves_nothing(slide: Path, tmp_path: Path) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        map_slide(slide, tmp_path / "out.tiff", SlideMap(interrupt, {}))
+        map_slide(slide, tmp_path / "out.tiff", lambda _: ChosenMap(interrupt, {}))
     assert not list(tmp_path.iterdir())
 
 
@@ -197,65 +200,51 @@ def test_what_a_slide_does_not_have_is_refused(
     slide: Path, tmp_path: Path, options: SlideOptions, message: str
 ) -> None:
     with pytest.raises(InputError, match=message):
-        map_slide(slide, tmp_path / "out.tiff", INVERT, options)
+        map_slide(slide, tmp_path / "out.tiff", invert, options)
     assert not list(tmp_path.iterdir())
 
 
-def test_a_style_is_fitted_to_the_slide_or_known(slide: Path, picture: Levels, tmp_path: Path) -> None:
-    fitted = fit_map(slide, MapChoice(PRIOR, force=True))
-    assert fitted.note["verdict"] in ("good", "uncertain", "refused")
+@pytest.mark.parametrize("direction", ["normalize", "restain"])
+def test_the_description_tells_of_a_known_style(slide: Path, tmp_path: Path, direction: Direction) -> None:
     model = known(tmp_path / "model.safetensors")
-    back = load_map(MapChoice(model), "a", "restain")
-    both = fitted.then(back)
-    assert (both.convert(picture) == back.convert(fitted.convert(picture))).all()
-    assert both.note["then"] == back.note
-    assert len(str(back.note["model sha256"])) == 64
-    with pytest.raises(InputError, match="no style called c; known are: a, b"):
-        load_map(MapChoice(model), "c", "restain")
+    choice = MapChoice(model, "a", to=None if direction == "restain" else "b", direction=direction)
+    note = map_slide(slide, tmp_path / "out.tiff", choice.prepare()).note
+    assert (note["style"], note["direction"], note["model"]) == ("a", direction, "model.safetensors")
+    assert note.get("then") == choice.to
+    assert len(str(note["model sha256"])) == 64
+    assert "verdict" not in note
+
+
+def test_a_slide_is_opened_once_and_fitted_to_as_it_is(slide: Path, prior: Path, tmp_path: Path) -> None:
+    given: list[Source] = []
+    make = MapChoice(prior).prepare()
+
+    def noting(source: Source) -> ChosenMap:
+        given.append(source)
+        return make(source)
+
+    result = map_slide(slide, tmp_path / "out.tiff", noting)
+    assert [type(each).__name__ for each in given] == ["OpenedSlide"]
+    assert (result.note["style"], result.note["verdict"]) == ("fitted to it", "good")
+    with openslide.OpenSlide(tmp_path / "out.tiff") as written:
+        assert json.loads(written.properties["tiff.ImageDescription"])["map"] == result.note
 
 
 def test_what_is_no_stain_is_refused_unless_forced(tmp_path: Path) -> None:
+    source, target = tmp_path / "in" / "noise.tiff", tmp_path / "out.tiff"
+    source.parent.mkdir()
     random = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
-    path = write(tmp_path / "noise.tiff", random, compression="zlib")
-    with pytest.raises(InputError, match=r"noise\.tiff: refused: .*; nothing was written, --force"):
-        fit_map(path, MapChoice(PRIOR))
-    assert fit_map(path, MapChoice(PRIOR, force=True)).note["forced"] is True
+    write(source, random, compression="zlib")
+    with pytest.raises(RefusedError, match=r"noise\.tiff: refused: .*; nothing was written, --force"):
+        map_slide(source, target, MapChoice(PRIOR).prepare())
+    assert [each.name for each in tmp_path.iterdir()] == ["in"]
+    assert map_slide(source, target, MapChoice(PRIOR, force=True).prepare()).note["forced"] is True
+    assert target.exists()
 
 
-def test_a_model_whose_output_depends_on_the_tile_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="would not fit together"):
-        load_map(MapChoice(known(tmp_path / "model.safetensors", statistics="instance")), "a", "normalize")
-
-
-def test_a_folder_goes_on_after_a_broken_slide_and_skips_what_is_done(
-    slide: Path, picture: Levels, tmp_path: Path
-) -> None:
-    source, target = tmp_path / "in", tmp_path / "new" / "out"
-    source.mkdir()
-    write(source / "a.tiff", picture)
-    (source / "b.svs").write_text("no slide")
-    (source / "c.tiff").write_bytes((source / "a.tiff").read_bytes()[:5000])
-    write(source / "d.tiff", picture)
-    (source / "notes.txt").touch()
-    outcomes = map_slide_folder(source, target, INVERTING, SlideOptions())
-    assert [each.state for each in outcomes] == ["written", "failed", "failed", "written"]
-    assert "b.svs: is not a slide" in outcomes[1].error
-    assert "c.tiff" in outcomes[2].error
-    assert sorted(each.name for each in target.iterdir()) == ["a.tiff", "d.tiff"]
-    (target / "d.tiff").unlink()
-    time = (target / "a.tiff").stat().st_mtime_ns
-    states = [each.state for each in map_slide_folder(source, target, INVERTING, SlideOptions())]
-    assert states == ["was there", "failed", "failed", "written"]
-    assert (target / "a.tiff").stat().st_mtime_ns == time
-
-
-def test_two_slides_of_one_name_or_none_at_all_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingError, match="holds no slide"):
-        map_slide_folder(tmp_path, tmp_path / "out", INVERTING, SlideOptions())
-    for name in ("a.svs", "a.ndpi"):
-        (tmp_path / name).touch()
-    with pytest.raises(InputError, match=r"a\.ndpi and a\.svs would both become a\.ome\.tiff"):
-        map_slide_folder(tmp_path, tmp_path / "out", INVERTING, SlideOptions(kind="ome"))
-    with pytest.raises(InputError, match="is the input itself"):
-        map_slide_folder(tmp_path, tmp_path, INVERTING, SlideOptions())
-    assert not (tmp_path / "out").exists()
+def test_a_slide_without_tissue_has_no_map_even_if_forced(prior: Path, tmp_path: Path) -> None:
+    source = write(tmp_path / "blank.tiff", np.full((HEIGHT, WIDTH, 3), 245, np.uint8))
+    for force in (False, True):
+        with pytest.raises(InputError, match="no tissue was found on this slide"):
+            map_slide(source, tmp_path / "out.tiff", MapChoice(prior, force=force).prepare())
+    assert list(tmp_path.iterdir()) == [source]

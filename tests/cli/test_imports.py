@@ -1,0 +1,120 @@
+"""Mapping and onboarding need neither torch nor scipy: commands run where nobody can import them."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.tensors import from_batch
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.simulation.tissue import draw_tissue
+from bottlegan.stain.simulate import render
+from bottlegan.stain.style import LABORATORIES
+
+BLOCKED = """
+import sys
+
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("torch", "scipy"):
+            raise ImportError(f"{name} is not to be imported")
+
+sys.meta_path.insert(0, Block())
+"""
+COMMAND = BLOCKED + "from bottlegan.cli.main import main; main()"
+LIBRARY = (
+    BLOCKED
+    + """
+from pathlib import Path
+import numpy as np
+from bottlegan.normalize.normalizer import Normalizer
+
+image = np.load(sys.argv[1])
+fitted = Normalizer.fit(image)
+fitted.save("lab.safetensors")
+loaded = Normalizer.load("lab.safetensors")
+assert np.array_equal(fitted(image), loaded(image))
+assert np.array_equal(fitted.restain(image), loaded.restain(image))
+assert np.array_equal(fitted.uncertainty(image), loaded.uncertainty(image))
+assert np.array_equal(fitted.like(image)(image), fitted.like(loaded)(image))
+loaded.to_cube("lab.cube", 17)
+"""
+)
+
+
+@pytest.fixture(scope="module")
+def tissue() -> Levels:
+    return from_batch(render(draw_tissue(4, 0, 256).concentration[None], LABORATORIES[5]))[0]
+
+
+@pytest.fixture(scope="module")
+def root(tissue: Levels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An image in a folder, and a model that knows its style."""
+    root = tmp_path_factory.mktemp("imports")
+    (root / "images").mkdir()
+    write_image(root / "images" / "a.png", tissue)
+    Normalizer.fit(tissue, name="lab").save(root / "m.safetensors")
+    return root
+
+
+@pytest.fixture(scope="module")
+def slide(root: Path, tissue: Levels) -> Path:
+    tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
+    pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
+    pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
+    form = {"tile": (128, 128), "photometric": "rgb", "metadata": None, "compression": "jpeg"}
+    with tifffile.TiffWriter(root / "slide.tiff") as file:
+        file.write(tissue, resolution=(1e4, 1e4), resolutionunit="CENTIMETER", **form)
+        file.write(tissue[::2, ::2], subfiletype=1, **form)
+    return root / "slide.tiff"
+
+
+def run(program: str, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", program, *words]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_the_block_holds(root: Path) -> None:
+    for module in ("torch", "scipy.ndimage", "bottlegan.normalize.tensors"):
+        done = run(f"{BLOCKED}import {module}", root)
+        assert "is not to be imported" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "normalize images/a.png known.png --model m.safetensors --style lab",
+        "normalize images fitted",
+        "normalize images each --each --like images/a.png",
+        "restain images/a.png back.png --model m.safetensors --style lab",
+        "info images/a.png",
+        "info m.safetensors",
+        "lut --model m.safetensors --out lab.cube",
+    ],
+)
+def test_of_images_and_models(words: str, root: Path) -> None:
+    done = run(COMMAND, root, *words.split())
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "normalize slide.tiff known.tiff --model m.safetensors --style lab --to lab",
+        "normalize slide.tiff fitted.tiff",
+        "restain slide.tiff back.tiff --model m.safetensors --style lab",
+        "info slide.tiff",
+    ],
+)
+def test_of_slides(words: str, slide: Path) -> None:
+    done = run(COMMAND, slide.parent, *words.split())
+    assert done.returncode == 0, done.stderr
+
+
+def test_of_the_library(tissue: Levels, tmp_path: Path) -> None:
+    np.save(tmp_path / "image.npy", tissue)
+    done = run(LIBRARY, tmp_path, "image.npy")
+    assert done.returncode == 0, done.stderr
