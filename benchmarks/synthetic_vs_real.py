@@ -21,8 +21,8 @@ from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.style import REFERENCE
 from bottlegan.stain.simulate import render, unmix
+from bottlegan.stain.style import REFERENCE
 
 BIN = 0.05
 TOP = 1.5

@@ -192,7 +192,7 @@ def test_pen_is_left_as_it_is_in_images_and_slides_unless_everything_is_to_be_ma
         ("normalize images/tissue.png OUT.png --each", "--each is for a folder of images"),
         ("normalize slides/tissue.tiff OUT.tiff --each", "--each is for a folder of images"),
         ("normalize slides OUT --each", "--each is for a folder of images"),
-        ("normalize images OUT --each --quality 80", "--each is for a folder of images"),
+        ("normalize images OUT --each --quality 80", "leave out what is for slides: --level, --region, --quality"),
         ("normalize images/tissue.png OUT.png --seed 1", "--seed decides which tiles of a slide"),
         ("normalize images OUT --seed 0", "--seed decides which tiles of a slide"),
         ("normalize images OUT --each --seed 1", "--seed decides which tiles of a slide"),
@@ -245,3 +245,23 @@ def test_what_is_not_there_is_told_first(run: Run, words: str, gone: str, tmp_pa
     assert ended.status == 2
     assert ended.lines == [f"bottlegan: {gone}: there is no such file or folder; check the path"]
     assert not list(tmp_path.iterdir())
+
+
+def test_more_options_that_do_nothing_are_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "images").mkdir()
+    write_image(tmp_path / "images" / "a.png", np.full((8, 8, 3), 255, np.uint8))
+    given, out = str(tmp_path / "images"), str(tmp_path / "out")
+    wishes = {
+        "--seed": ["onboard", given, "--name", "x", "--seed", "1", "--out", f"{out}.safetensors"],
+        "--workers": ["normalize", given, out, "--workers", "2"],
+        "--size": ["lut", "--size", "17", "--check", "x.cube"],
+    }
+    for option, words in wishes.items():
+        monkeypatch.setattr("sys.argv", ["bottlegan", *words])
+        with pytest.raises(SystemExit) as stopped:
+            cli.main()
+        assert stopped.value.code == 2
+        assert option in capsys.readouterr().err
+    assert not Path(out).exists()

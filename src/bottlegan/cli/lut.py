@@ -24,12 +24,14 @@ def lut(
     style: StyleOption = None,
     model: ModelOption = None,
     direction: DirectionOption = "normalize",
-    size: Annotated[int, typer.Option(help="Colors along each side of the table: 17, 33 or 65.")] = 33,
+    size: Annotated[
+        int | None, typer.Option(help="Colors along each side of the table: 17, 33 or 65.", show_default="33")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(help="Table to write, FILE.cube; a picture, FILE.png, goes beside.")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Map and check all 256^3 colors, and tell their SHA-256: half a minute.")
+        bool, typer.Option("--exact", help="Map and check all 256^3 colors, and tell their SHA-256: a few seconds.")
     ] = False,
     check: Annotated[
         Path | None, typer.Option(help="A .cube file, of any software, to compare with the model.")
@@ -49,7 +51,10 @@ def lut(
 
     if out is None and check is None:
         raise InputError("nothing to do; name a table to write with --out FILE.cube, or one to --check")
-    check_size(size)
+    if size is not None and out is None:
+        raise InputError("--size is about the table that is written; leave it out, or name one with --out FILE.cube")
+    side = 33 if size is None else size
+    check_size(side)
     if out is not None:
         check_target(out)
         if out.with_suffix(".png").is_dir():
@@ -62,7 +67,7 @@ def lut(
     if other is not None:
         found.append((str(check), measure(other.grid, table)))
     if out is not None:
-        cube, deviations = make_cube(normalizer, size, direction, digest)
+        cube, deviations = make_cube(normalizer, side, direction, digest)
         found.append((str(out), deviations))
         picture = _draw(normalizer, direction)
         write_cube(out, cube)

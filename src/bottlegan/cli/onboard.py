@@ -1,12 +1,14 @@
 """`bottlegan onboard` and `bottlegan train-prior`: a new lab in seconds, and the network that makes it possible."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from bottlegan.cli.options import ModelOption, find_model
+from bottlegan.cli.options import ModelOption, check_paths, find_model
 from bottlegan.cli.progress import TerminalProgress
+from bottlegan.cli.slides import shows_slides
 from bottlegan.errors import InputError
 from bottlegan.progress import EventLog
 
@@ -16,38 +18,43 @@ def onboard(
     name: Annotated[str, typer.Option(help="What to call the lab's style.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
     model: ModelOption = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same code.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides which tiles of a slide a style is fitted to.", show_default="0")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Add the style even if it is refused.")] = False,
 ) -> None:
     """Learn the style of one more lab from a few of its images, unlabeled. No other style changes.
 
     Example: bottlegan onboard lab-7/ --name lab-7 --out model.safetensors
     """
+    check_paths(*sources, model)
+    _check_suffix(out)
+    if seed is not None and not any(map(shows_slides, sources)):
+        raise InputError("--seed decides which tiles of a slide are looked at; leave it out, no slide is given")
     from bottlegan.data.lab import read_lab
-    from bottlegan.models.files import load_model, save_model, to_weights
-    from bottlegan.models.paradigms import BottleGAN
-    from bottlegan.models.weights import read_document
+    from bottlegan.models.weights import read_weights, write_weights
     from bottlegan.normalize.record import write_diagnosis
     from bottlegan.onboarding.fit import onboard as fit
     from bottlegan.onboarding.verdict import Verdict
 
-    _check_suffix(out)
     file = find_model(model)
-    network, known = load_model(file), read_document(file)
-    if not isinstance(network, BottleGAN):
-        raise InputError(f"{file}: is a {network.config.paradigm} model; a style can only be added to a BottleGAN")
-    images = read_lab(sources, seed)
-    fitted = fit(images, to_weights(network))
+    known = read_weights(file)
+    said, styles = known.document, {each: known.code(each) for each in known.document.styles}
+    if said.model.paradigm != "many-one-many":
+        raise InputError(f"{file}: is a {said.model.paradigm} model; a style can only be added to a BottleGAN")
+    if name in styles:
+        raise InputError(f"{file}: there is a style called {name} already; choose another --name")
+    fitted = fit(read_lab(sources, seed or 0), known)
     diagnosis = fitted.diagnosis
     if diagnosis.verdict == Verdict.REFUSED and not force:
         raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
-    network.codes.add(name, fitted.code)
-    said = f"{diagnosis.verdict}: {diagnosis.reason}"
+    told = f"{diagnosis.verdict}: {diagnosis.reason}"
     latest = {**write_diagnosis(diagnosis), "style": name, "forced": int(force)}
-    record = {**known.record, **latest, f"verdict on {name}": said}
-    save_model(network, out, record, known.reference)
-    typer.echo(f"{name}: {said}")
-    typer.echo(f"Wrote {out} with {len(network.codes)} style(s); {name} is {fitted.code.nbytes} bytes of it.")
+    model_now = known.with_styles({**styles, name: fitted.code})
+    record = {**said.record, **latest, f"verdict on {name}": told}
+    write_weights(replace(model_now, document=replace(model_now.document, record=record)), out)
+    typer.echo(f"{name}: {told}")
+    typer.echo(f"Wrote {out} with {len(styles) + 1} style(s); {name} is {fitted.code.nbytes} bytes of it.")
 
 
 def train_prior(

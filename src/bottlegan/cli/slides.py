@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bottlegan.cli.progress import TerminalProgress
+from bottlegan.errors import InputError
 
 if TYPE_CHECKING:
     from bottlegan.normalize.choice import MapChoice
@@ -73,8 +74,6 @@ Ray = Annotated[
 
 def choose_runner(source: Path, workers: int | None, ray: str | None) -> "Runner | None":
     """Return how slides of a folder are to be mapped, if that was asked for."""
-    from bottlegan.errors import InputError
-
     if workers is None and ray is None:
         return None
     if workers is not None and ray is not None:
@@ -104,8 +103,14 @@ def find_slides(
 ) -> "SlideOptions | None":
     """Return how to stream the input, if it is a slide or is to be treated as one; None for images."""
     asked = strict or any(each is not None for each in (level, region, quality, kind, run))
-    if not asked and not shows_slides(source):
-        return None
+    if not shows_slides(source):
+        if not asked:
+            return None
+        if source.is_dir() and shows_images(source):
+            raise InputError(
+                f"{source}: holds no slide, only images; leave out what is for slides: --level, --region, --quality, "
+                "--format, --strict, --workers, --ray"
+            )
     from bottlegan.normalize.slides.one import SlideOptions
     from bottlegan.slides.writer import QUALITY
 
@@ -119,6 +124,11 @@ def shows_slides(source: Path) -> bool:
     from bottlegan.slides.reader import is_slide, list_slides
 
     return bool(list_slides(source)) if source.is_dir() else is_slide(source)
+
+
+def shows_images(folder: Path) -> bool:
+    """Return whether a folder holds any image that is no slide."""
+    return any(each.suffix.lower() in PLAIN for each in folder.iterdir())
 
 
 def stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions", run: "Runner | None") -> None:

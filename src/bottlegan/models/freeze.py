@@ -33,8 +33,8 @@ def freeze(model: ModelWeights, code: Sequence[float] | Floats, direction: Direc
     form = model.document.model.generator
     if not maps_colors(form):
         raise InputError(
-            "this model maps a pixel by what is around it, so it is no map of colors; "
-            "use a model of pixel generators with frozen statistics"
+            "this model is no map of colors: it looks at more than one pixel, or has no linear part; "
+            "use a model of pixel generators with frozen statistics and `skip`"
         )
     name, told = choose_generator(model, [float(number) for number in code], direction)
     weights = model.part(f"{name}.")
