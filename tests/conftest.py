@@ -15,6 +15,11 @@ from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 from bottlegan.training.prior import PriorConfig, begin_prior
 
+# What is printed must not depend on the terminal or on who runs the tests. Typer looks when it is imported, which is later.
+for name in ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS", "NO_COLOR"):
+    os.environ.pop(name, None)
+os.environ["COLUMNS"] = "120"
+
 # A busy machine is no failure, and a first call imports and compiles.
 hypothesis.settings.register_profile("patient", deadline=None)
 hypothesis.settings.load_profile("patient")

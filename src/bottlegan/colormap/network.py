@@ -2,10 +2,16 @@
 
 import math
 from dataclasses import dataclass, field
+from typing import NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
-from bottlegan.colormap.levels import Floats
+from bottlegan.colormap.keys import BLUE, GREEN, RED, Keys
+from bottlegan.colormap.levels import DENSITY, EDGES, FIRST, Floats
+from bottlegan.colormap.limits import FAINT, FAR, NEAR
+
+Number = TypeVar("Number", bound=np.generic)
 
 MIXED = np.float32(0.5)
 """Of each stain's strength, where the two are looked at: no channel is black there in any style."""
@@ -84,7 +90,52 @@ class ColorNetwork:
             if array.dtype != np.float32 or not array.flags.c_contiguous or array.shape != shape:
                 raise ValueError(f"{name} must be {shape}, float32, contiguous, got {array.shape}, {array.dtype}")
 
-    def arguments(self) -> tuple[Floats, ...]:
-        """Return what the kernel takes."""
+    def arguments(self) -> "Arguments":
+        """Return all that the kernel takes."""
         ink = self.ink or Ink(_nothing(3), _nothing(0, 3), _nothing(0, 3))
-        return (self.matrix, self.bias, self.layers, self.shifts, self.last, ink.glass, ink.stains, ink.inverse)
+        return Arguments(
+            matrix=_constant(self.matrix),
+            bias=_constant(self.bias),
+            layers=_constant(self.layers),
+            shifts=_constant(self.shifts),
+            last=_constant(self.last),
+            glass=_constant(ink.glass),
+            stains=_constant(ink.stains),
+            inverse=_constant(ink.inverse),
+            density=_constant(DENSITY),
+            edges=_constant(EDGES),
+            first=_constant(FIRST),
+            keys=KEYS,
+            limits=LIMITS,
+        )
+
+
+class Arguments(NamedTuple):
+    """Arrays that the kernel takes, none of which may be written to: a network, and what all networks share."""
+
+    matrix: Floats
+    bias: Floats
+    layers: Floats
+    shifts: Floats
+    last: Floats
+    glass: Floats
+    stains: Floats
+    inverse: Floats
+    density: Floats
+    edges: Floats
+    first: NDArray[np.int64]
+    keys: Keys
+    """(3, 256): what each level of red, green and blue adds to the number of a color."""
+    limits: Floats
+    """(4,): where pen begins, by density and by angle."""
+
+
+def _constant(array: NDArray[Number]) -> NDArray[Number]:
+    """Return a view of an array that cannot be written to."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+KEYS = _constant(np.stack([RED, GREEN, BLUE]))
+LIMITS = _constant(np.array([*FAINT, NEAR, FAR], np.float32))

@@ -62,9 +62,9 @@ class ColorMap:
         def run(start: int) -> None:
             given, made = pixels[start : start + BLOCK], output[start : start + BLOCK]
             chosen = np.arange(len(given)) if len(table) == 0 else np.empty(len(given), np.int64)
-            count = len(given) if len(table) == 0 else look_up(table, given, made, chosen)
+            count = len(given) if len(table) == 0 else look_up(table, given, made, chosen, arguments.keys)
             if count:
-                map_pixels(table, chosen[:count], given, made, *arguments)
+                map_pixels(table, chosen[:count], given, made, arguments)
 
         if len(pixels) <= BLOCK:  # a tile is mapped in less time than it takes to start a thread
             run(0)
@@ -79,7 +79,7 @@ class ColorMap:
 
         given = np.ascontiguousarray(densities, np.float32)
         output = np.empty_like(given)
-        map_densities(given, output, *self.network.arguments())
+        map_densities(given, output, self.network.arguments())
         return output
 
     def fill(self, progress: Progress | None = None) -> None:

@@ -11,7 +11,7 @@ LEVELS = types.Array(uint8, 3, "C", readonly=True)
 """(H, W, 3) that may be, but need not be, writable."""
 
 
-@njit(uint8[:, :, ::1](LEVELS), nogil=True)
+@njit(uint8[:, :, ::1](LEVELS), nogil=True, cache=True)
 def halve(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:  # pragma: no cover
     """Return levels (H, W, 3) at half the size, rounded up: means of 2 x 2 pixels, or of those that there are."""
     height, width = levels.shape[0], levels.shape[1]
