@@ -15,7 +15,7 @@ from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 from bottlegan.training.prior import PriorConfig, begin_prior
 
-# What is printed must not depend on the terminal or on who runs the tests. Typer looks when it is imported, which is later.
+# What is printed must not depend on the terminal or on who runs the tests. Typer looks when it is imported, later.
 for name in ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS", "NO_COLOR"):
     os.environ.pop(name, None)
 os.environ["COLUMNS"] = "120"

@@ -2,7 +2,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.colormap.keys import BLUE, COLORS, GREEN, KNOWN, RED, count_colors, unpack
+from bottlegan.colormap.kernel import KNOWN
+from bottlegan.colormap.keys import BLUE, COLORS, GREEN, RED, count_colors, unpack
 
 
 def test_every_color_has_a_place_of_its_own() -> None:

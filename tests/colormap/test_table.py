@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bottlegan.colormap.keys import BLUE, COLORS, GREEN, KNOWN, RED
+from bottlegan.colormap.kernel import KNOWN
+from bottlegan.colormap.keys import BLUE, COLORS, GREEN, RED
 from bottlegan.colormap.levels import Levels
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import BLOCK, ColorMap, reserve

@@ -1,7 +1,6 @@
-import json
-
 """Folders of slides in several processes, which are real ones: started, killed and interrupted."""
 
+import json
 import multiprocessing
 import os
 import signal
