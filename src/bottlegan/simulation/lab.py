@@ -39,8 +39,6 @@ SHOWN = 128
 """Side of the part of it that a lab shows."""
 PHYSICAL, ARTIFICIAL = 0.62, 0.31
 """Shares of the labs; the others are not H&E."""
-POOLS = {"any": 0.25, "poor": 0.2, "rich": 0.2, "prostate": 0.35}
-"""Shares of the labs by the tissue that they show: of any kind, poor or rich in nuclei, or the paper's kind alone."""
 TISSUES = 64
 """Patches that a batch of labs draws from."""
 
@@ -87,8 +85,7 @@ def choose_tissue(rng: Generator, tissues: Sequence[Patch]) -> tuple[Floats, NDA
     third = len(order) // 3
     prostate = np.flatnonzero([patch.prostate for patch in tissues])
     pools = {"any": order, "poor": order[:third], "rich": order[-third:], "prostate": prostate}
-    shares = np.array([share if len(pools[name]) else 0 for name, share in POOLS.items()])
-    name = str(rng.choice(list(POOLS), p=shares / shares.sum()))
+    name = str(rng.choice([name for name, pool in pools.items() if len(pool)]))
     others = prostate if name == "prostate" else order  # some labs see one organ only
     chosen = [*rng.choice(pools[name], PATCHES // 2), *rng.choice(others, PATCHES - PATCHES // 2)]
     parts = []

@@ -7,7 +7,7 @@ tissue that a lab happens to show.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 
 import torch
 import torch.nn.functional as F
@@ -41,9 +41,6 @@ LOOK_WEIGHTS = (0.5, 1.0)
 READ_WEIGHT = 0.5  # of the amounts that the encoder reads in each pixel, beside what the maps do that follow from them
 Step = Callable[[Tensor, dict[str, Tensor]], None]
 """Takes a step down a loss, and reports figures."""
-LAST_LAYERS = ("opinion", "change", "amounts", "layers.4")
-"""What writes numbers that mean something by themselves."""
-MUON_RATE, WARM_STEPS = 6.0, 200
 SIDE_WEIGHT = 0.04  # of what the encoder says of itself, beside what its maps do
 
 
@@ -55,13 +52,13 @@ class PriorConfig:
     """A style is an affine map: what hidden layers could add was never worth what they risk."""
     known: int = 4000
     """Styles whose spread the codes are measured in."""
-    width: int = 96
+    width: int = 64
     """Of the encoder's layers."""
     labs: int = 12_000
     """Simulated labs."""
     finder_steps: int = 1200
     """That teach the encoder what glass is."""
-    steps: int = 12_000
+    steps: int = 6000
     """That teach it what styles are."""
     batch: int = 48
     """Labs a step."""
@@ -69,8 +66,8 @@ class PriorConfig:
     """Of each that the encoder sees."""
     scored: int = 192
     """Of each that its maps are scored on."""
-    finder_rate: float = 2e-3
-    rate: float = 2e-3
+    finder_rate: float = 3e-3
+    rate: float = 3e-3
 
 
 def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = None) -> BottleGAN:
@@ -168,8 +165,8 @@ class LabTensors:
 
 def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
     """Teach the encoder to tell glass from tissue; later steps do not change that."""
-    name = "finding glass"
-    steps = descend([encoder.finder], config.finder_steps, config.finder_rate, seed=seed, name=name, progress=progress)
+    parameters, name = list(encoder.finder.parameters()), "finding glass"
+    steps = descend(parameters, config.finder_steps, config.finder_rate, seed=seed, name=name, progress=progress)
     for step, random in steps:
         rows = torch.randint(len(labs), (config.batch,), generator=random)
         patches = labs.choose_patches(config.batch, draw_count(random), random)
@@ -181,8 +178,8 @@ def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, s
 
 def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
     """Teach the encoder to find the maps of a style, and how far off they are."""
-    parts, name = [encoder.first, encoder.further], "onboarding simulated labs"
-    for step, random in descend(parts, config.steps, config.rate, seed=seed, name=name, progress=progress):
+    parameters, name = [*encoder.first.parameters(), *encoder.further.parameters()], "onboarding simulated labs"
+    for step, random in descend(parameters, config.steps, config.rate, seed=seed, name=name, progress=progress):
         rows = torch.randint(len(labs), (config.batch,), generator=random)
         patches = labs.choose_patches(config.batch, draw_count(random), random)
         density, roughness, _, truth = labs.draw_seen(rows, patches, config.pixels, random)
@@ -244,39 +241,21 @@ def judge_amounts(density: Tensor, truth: Tensor, is_tissue: Tensor, chosen: Ten
 
 
 def descend(
-    parts: Sequence[nn.Module], steps: int, rate: float, *, seed: int, name: str, progress: Progress
+    parameters: list[nn.Parameter], steps: int, rate: float, *, seed: int, name: str, progress: Progress
 ) -> Iterator[tuple[Step, torch.Generator]]:
     """Yield, for each step, what takes it, given the loss and figures to report, and its random numbers."""
-    optimizers, parameters = build_optimizers(parts, rate), [each for part in parts for each in part.parameters()]
+    optimizer = torch.optim.Adam(parameters, rate, betas=(0.9, 0.98))
     for number in progress.track(range(steps), name, steps):
-        share = min(1.0, (number + 1) / WARM_STEPS) * 0.5 * (1 + math.cos(math.pi * number / steps))
-        for optimizer in optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = share * optimizer.defaults["lr"]
+        warm = min(1.0, (number + 1) / 200)
+        for group in optimizer.param_groups:
+            group["lr"] = rate * warm * 0.5 * (1 + math.cos(math.pi * number / steps))
 
         def step(loss: Tensor, figures: dict[str, Tensor], number: int = number) -> None:
-            for optimizer in optimizers:
-                optimizer.zero_grad()
+            optimizer.zero_grad()
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
-            for optimizer in optimizers:
-                optimizer.step()
+            optimizer.step()
             if number % 100 == 99:
                 progress.event("step", name=name, step=number + 1, **{key: v.item() for key, v in figures.items()})
 
         yield step, torch_stream(seed, name, number)
-
-
-def build_optimizers(parts: Sequence[nn.Module], rate: float) -> list[torch.optim.Optimizer]:
-    """Return Muon for the matrices between hidden layers, and Adam for all else.
-
-    Muon moves all directions of a matrix alike, and gets in a thousand steps as far as Adam alone in six thousand.
-    """
-    named = [each for part in parts for each in part.named_parameters()]
-    hidden = [each for name, each in named if each.ndim == 2 and not name.startswith(LAST_LAYERS)]
-    chosen = {id(each) for each in hidden}
-    others = [each for _, each in named if id(each) not in chosen]
-    return [
-        torch.optim.Muon(hidden, lr=MUON_RATE * rate, momentum=0.95, weight_decay=0),
-        torch.optim.Adam(others, rate, betas=(0.9, 0.98)),
-    ]
