@@ -9,7 +9,7 @@ from scipy.optimize import nnls
 from bottlegan.colormap.cube import random_colors
 from bottlegan.colormap.ink import ramp, spare_ink, weigh_ink
 from bottlegan.colormap.levels import DENSITY, Floats, Levels
-from bottlegan.colormap.limits import FAINT, FAR, NEAR
+from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import MIXED, ColorNetwork, Ink
 from bottlegan.colormap.table import ColorMap
 from bottlegan.stain.style import LABORATORIES, Style, list_stains, mix_stains
@@ -52,7 +52,7 @@ def draw_ink(random: np.random.Generator) -> Ink:
 def test_numpy_and_torch_weigh_as_the_kernel_does(style: Style) -> None:
     ink, densities = ink_of(style, np.array([0.1, 0.05, 0.02], np.float32)), DENSITY[random_colors(20_000)] + 0.01
     kernel = by_kernel(densities, ink)
-    assert ((kernel > 0) & (kernel < 1)).mean() > 0.05
+    assert ((kernel > 0) & (kernel < 1)).mean() > 0.03
     np.testing.assert_allclose(weigh_ink(densities, ink), kernel, **ALIKE)
     tensor = weigh_ink(torch.from_numpy(densities), ink)
     assert (tensor.dtype, tensor.shape) == (torch.float32, (20_000,))
@@ -101,7 +101,7 @@ def test_green_and_yellow_ink_is_spared(style: Style) -> None:
 
 @pytest.mark.parametrize("style", LESS_BLUE, **BY_NAME)
 def test_blue_ink_is_spared_where_hematoxylin_is_less_blue(style: Style) -> None:
-    assert by_kernel(DENSITY[np.array([BLUE], np.uint8)], ink_of(style)).tolist() == [1]
+    assert by_kernel(DENSITY[np.array([BLUE], np.uint8)], ink_of(style)).min() > 0.85
 
 
 @pytest.mark.parametrize("style", LABORATORIES, **BY_NAME)
@@ -123,7 +123,7 @@ def test_tissue_and_glass_are_mapped(style: Style) -> None:
 
 
 @given(SEEDS)
-def test_ink_is_told_by_the_angle_to_the_nearest_mix(seed: int) -> None:
+def test_ink_is_told_by_the_angle_to_the_nearest_mix_and_by_its_green(seed: int) -> None:
     random = np.random.default_rng(seed)
     ink, above = draw_ink(random), random.uniform(-1, 3, (20, 3))
     above = above[above.max(axis=1) > FAINT[1]]
@@ -133,7 +133,8 @@ def test_ink_is_told_by_the_angle_to_the_nearest_mix(seed: int) -> None:
         nearest = amounts @ ink.stains
         length = np.linalg.norm(nearest) * np.linalg.norm(density)
         cosine = nearest @ density / length if length > 0 else -1
-        assert share == pytest.approx(float(ramp(np.array(-cosine), -float(NEAR), -float(FAR))), abs=2e-3)
+        green = float(ramp(np.array(-density[1] / density.max()), -float(GREENNESS[0]), -float(GREENNESS[1])))
+        assert share == pytest.approx(green * float(ramp(np.array(-cosine), -float(NEAR), -float(FAR))), abs=2e-3)
 
 
 @given(SEEDS)
@@ -171,3 +172,14 @@ def test_of_stains_that_are_one_nothing_can_be_told() -> None:
     assert Ink.of(GLASS, np.stack([stain, stain * np.array([1, 1, 1.001], np.float32)])) is None
     assert Ink.of(stain, np.stack([stain, 2 * stain])) is None
     assert Ink.of(GLASS, np.stack([stain, stain[::-1]])) is not None
+
+
+def test_what_takes_green_light_most_is_never_ink() -> None:
+    """As stain of another shade than the one that was fitted, however far that is from both."""
+    random = np.random.default_rng(0)
+    densities = random.uniform(0.2, 2, (20_000, 3)).astype(np.float32)
+    densities[:, 1] = densities.max(axis=1) * random.uniform(0.81, 1.2, 20_000)
+    for style in LABORATORIES:
+        assert not weigh_ink(densities, ink_of(style)).any()
+    densities[:, 1] = 0.4 * densities[:, [0, 2]].max(axis=1)
+    assert weigh_ink(densities, ink_of(LABORATORIES[0])).mean() > 0.5

@@ -25,7 +25,7 @@ from bottlegan.models.freeze import Direction, describe_ink, freeze, linear, mak
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.weights import ModelWeights
 from bottlegan.seeding import numpy_stream
-from bottlegan.stain.affine import both_ways
+from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.simulate import render, stain_densities
 from bottlegan.stain.style import LABS, REFERENCE, Style, draw_style, list_stains, mix_stains
 from bottlegan.training.prior import true_maps
@@ -204,7 +204,10 @@ def test_ink_is_left_as_it_is(fitted: Fitted) -> None:
 
 @pytest.mark.parametrize("fitted", [1, 2], indirect=True)
 def test_blue_ink_is_left_as_it_is_where_hematoxylin_is_less_blue(fitted: Fitted) -> None:
-    assert (fitted.spares(INKS[3:]) == INKS[3:]).all()
+    left, mapped = (
+        np.abs(each.astype(int) - INKS[3:]).max() for each in (fitted.spares(INKS[3:]), fitted.everything(INKS[3:]))
+    )
+    assert left <= 0.2 * mapped
 
 
 def test_from_tissue_to_ink_the_map_does_not_jump(fitted: Fitted) -> None:
@@ -228,7 +231,7 @@ def test_in_the_reference_stain_tissue_is_told_from_ink(prior: ModelWeights) -> 
     np.testing.assert_allclose(ink.stains, strong / np.linalg.norm(strong, axis=1, keepdims=True), atol=1e-6)
     tissue = mix_stains(np.random.default_rng(0).exponential(0.35, (5000, 2)), REFERENCE)
     assert not weigh_ink(DENSITY[tissue], ink).any()
-    assert (weigh_ink(DENSITY[INKS], ink) == 1).all()
+    assert (weigh_ink(DENSITY[INKS], ink) > 0.85).all()
 
 
 def test_the_reference_stain_may_have_glass_that_is_not_white(prior: ModelWeights) -> None:
@@ -245,3 +248,12 @@ def test_of_a_style_in_which_all_is_black_nothing_can_be_told(prior: ModelWeight
     darker = prior.arrays[name] + 9 * (np.arange(12) >= 9).astype(np.float32)
     other = replace(prior, arrays={**prior.arrays, name: darker})
     assert describe_ink(other, np.zeros(24, np.float32), "normalize") is None
+
+
+def test_where_glass_is_dark_nothing_is_taken_for_ink(prior: ModelWeights) -> None:
+    """As in photographs through an eyepiece, in which noise and shade would be."""
+    dark, bright = (AffineMap(np.eye(3, dtype=np.float32)[None], np.full((1, 3), glass)) for glass in (-0.5, -0.1))
+    codes = [encode_maps(prior, StyleMaps(each, each.inverse()))[0] for each in (dark, bright)]
+    assert describe_ink(prior, codes[0], "normalize") is None
+    assert describe_ink(prior, codes[1], "normalize") is not None
+    assert describe_ink(prior, codes[0], "restain") is not None

@@ -8,7 +8,7 @@ from typing import Any
 from array_api_compat import array_namespace, device
 
 from bottlegan.colormap.levels import DENSITY
-from bottlegan.colormap.limits import FAINT, FAR, NEAR
+from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import Ink
 
 Array = Any
@@ -39,6 +39,8 @@ def weigh_ink(density: Array, ink: Ink) -> Array:
     cosine = xp.sum(above * nearest, axis=1) / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
     strongest = xp.max(above, axis=1)
     share = ramp(strongest, *map(float, FAINT)) * ramp(-cosine, -float(NEAR), -float(FAR))
+    green = above[:, 1] / xp.where(strongest > 0, strongest, xp.ones_like(strongest))
+    share = share * ramp(-green, -float(GREENNESS[0]), -float(GREENNESS[1]))
     return xp.where((lengths > 0) & (strongest > float(FAINT[0])), share, xp.zeros_like(share))
 
 

@@ -62,10 +62,10 @@ def _ramp(value, low, high):  # type: ignore[no-untyped-def]  # pragma: no cover
 def _weigh_ink(x, given):  # type: ignore[no-untyped-def]  # pragma: no cover
     """Return how far a density is ink: 1, if no mix of the two stains comes near."""
     glass, stains, inverse = given.glass, given.stains, given.inverse
-    faint, clear, near, far = given.limits
+    faint, clear, near, far, green, other = given.limits
     a, b, c = x[0] - glass[0], x[1] - glass[1], x[2] - glass[2]
     strongest = max(a, b, c)
-    if strongest <= faint:
+    if strongest <= faint or b >= green * strongest:
         return ZERO
     hematoxylin = a * inverse[0, 0] + b * inverse[0, 1] + c * inverse[0, 2]
     eosin = a * inverse[1, 0] + b * inverse[1, 1] + c * inverse[1, 2]
@@ -80,7 +80,7 @@ def _weigh_ink(x, given):  # type: ignore[no-untyped-def]  # pragma: no cover
     if length <= ZERO:
         return ZERO
     cosine = (a * p + b * q + c * r) / length
-    return _ramp(strongest, faint, clear) * _ramp(-cosine, -near, -far)
+    return _ramp(strongest, faint, clear) * _ramp(-cosine, -near, -far) * _ramp(-b / strongest, -green, -other)
 
 
 @compiled

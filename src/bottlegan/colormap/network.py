@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from bottlegan.colormap.keys import BLUE, GREEN, RED, Keys
 from bottlegan.colormap.levels import DENSITY, EDGES, FIRST, Floats
-from bottlegan.colormap.limits import FAINT, FAR, NEAR
+from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 
 Number = TypeVar("Number", bound=np.generic)
 
@@ -127,7 +127,7 @@ class Arguments(NamedTuple):
     keys: Keys
     """(3, 256): what each level of red, green and blue adds to the number of a color."""
     limits: Floats
-    """(4,): where pen begins, by density and by angle."""
+    """(6,): where pen begins, by density, by angle and by its green."""
 
 
 def _constant(array: NDArray[Number]) -> NDArray[Number]:
@@ -138,4 +138,4 @@ def _constant(array: NDArray[Number]) -> NDArray[Number]:
 
 
 KEYS = _constant(np.stack([RED, GREEN, BLUE]))
-LIMITS = _constant(np.array([*FAINT, NEAR, FAR], np.float32))
+LIMITS = _constant(np.array([*FAINT, NEAR, FAR, *GREENNESS], np.float32))

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from bottlegan.colormap.keys import COLORS, count_colors
 from bottlegan.colormap.levels import DENSITY, EDGES, Floats, Levels, to_levels
-from bottlegan.colormap.limits import FAINT, FAR, NEAR
+from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import BLOCK, Convert
 from bottlegan.errors import MissingError
@@ -181,6 +181,8 @@ def weigh_ink(graph: Graph, channels: list[Name], ink: Ink) -> Name:
     length = graph.add("Sqrt", graph.add("Mul", *squares))
     cosine = graph.add("Div", graph.total(multiply(graph, above, nearest)), length)
     share = graph.add("Mul", ramp(graph, strongest, *FAINT), ramp(graph, graph.add("Neg", cosine), -NEAR, -FAR))
+    green = ramp(graph, graph.add("Div", graph.add("Neg", above[1]), strongest), -GREENNESS[0], -GREENNESS[1])
+    share = graph.add("Mul", share, green)
     seen = graph.add("And", graph.add("Greater", strongest, graph.hold(FAINT[0])), graph.add("Greater", length, zero))
     return graph.add("Where", seen, share, zero)
 

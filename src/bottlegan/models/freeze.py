@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 from bottlegan.colormap.levels import Floats
+from bottlegan.colormap.limits import DARKEST_GLASS
 from bottlegan.colormap.network import MIXED, ColorNetwork, Ink
 from bottlegan.colormap.table import ColorMap
 from bottlegan.errors import InputError
@@ -87,7 +88,9 @@ def linear(weights: Mapping[str, Floats], name: str, values: Numbers) -> Numbers
 
 
 def describe_ink(model: ModelWeights, code: Floats, direction: Direction) -> Ink | None:
-    """Return what tells pen from the tissue that is mapped; None for a model that knows no reference stain.
+    """Return what tells pen from the tissue that is mapped; None where it cannot be told.
+
+    That is so for a model that knows no reference stain, and for images whose glass is dark.
 
     What glass and stains look like in a style, the network says itself, by restaining those of the reference.
     """
@@ -98,7 +101,7 @@ def describe_ink(model: ModelWeights, code: Floats, direction: Direction) -> Ink
     if direction == "normalize":
         probes = ColorMap(freeze(model, code, "restain"), remembers=False).map_densities(probes)
         probes = np.clip(probes, 0, np.float32(math.log(256)))
-    return Ink.of(probes[0], probes[1:])
+    return None if probes[0].max() > DARKEST_GLASS else Ink.of(probes[0], probes[1:])
 
 
 def make_map(
