@@ -51,10 +51,10 @@ def build() -> ModelWeights:
 @pytest.mark.parametrize(
     ("code", "direction", "everything", "digest"),
     [
-        ("none", "normalize", False, "40cb850217484afb9c96d2d3ce0871e17bc1f1239202d87ef59a5dd171113738"),
-        ("rising", "normalize", False, "50bb0dc7e3d4a22f517bd9f37a8fe0b5fd77579043748a8ec8433be11c512152"),
+        ("none", "normalize", False, "712c151302f3a78f0b2c9ca39cc92a521984d018ea116b53a5de824e9385032d"),
+        ("rising", "normalize", False, "9ad8f9e2b3c87946b2bc0f2702227cfbf2c17835587c83071e089d71c57b3a8e"),
         ("zigzag", "normalize", True, "6a21ef950f9b32ee688d55fe95c65fabb99ce006414c3449bf6204b48c753934"),
-        ("zigzag", "restain", False, "d46acc4bb8861746b00c055140fa3834a73d9bc2706f523009f50868e6384ba3"),
+        ("zigzag", "restain", False, "aae5592994715c8a7a8387fa9cd949a686341643f6ffd1048449162c7cb676d5"),
     ],
     ids=["none", "rising", "everything", "restain"],
 )

@@ -14,7 +14,7 @@ black ink cannot be told from blood and dark nuclei, and are mapped."""
 DARKEST_GLASS = np.float32(0.25)
 """Density of glass, 199 levels, above which nothing is taken for ink: no scanner makes slides so dark, and in
 photographs through an eyepiece noise and shade would pass for it."""
-GREENNESS = (np.float32(0.8), np.float32(0.65))
+GREENNESS = (np.float32(0.85), np.float32(0.7))
 """Density of green light, over that of the strongest channel, above which a color is tissue, and below which it is ink.
 
 Hematoxylin and eosin both take green light most: the bluest hematoxylin has .93. So stain of another shade than the
