@@ -55,7 +55,7 @@ def test_one_batch_has_no_limit_and_gives_the_same_files_each_time(
 ) -> None:
     (tmp_path / "one").mkdir()
     (tmp_path / "one" / "2026-01").symlink_to(root / "batches" / "2026-01")
-    words = (tmp_path / "one", "--style", "x", "--model", root / "m.safetensors", "--seed", "3")
+    words = (tmp_path / "one", "--style", "x", "--model", root / "m.safetensors")
     for out in "ab":
         assert run(monkeypatch, *words, "--out", tmp_path / out) == 0
     assert "No limit, so only distances" in capsys.readouterr().out

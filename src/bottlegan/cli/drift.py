@@ -26,7 +26,6 @@ def drift(
     out: Annotated[Path, typer.Option(help="Folder for drift.html, drift.csv and drift.json.", show_default=False)],
     model: ModelOption = None,
     baseline: Annotated[int, typer.Option(min=1, help="The first so many batches are as they should be.")] = 5,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same files.")] = 0,
 ) -> None:
     """Watch a lab's stain over time: fit the style of each batch, and mark those that left the control limit.
 
@@ -44,7 +43,7 @@ def drift(
     network = BottleGAN.load(find_model(model))
     fitted = fit_batches(batches, network, TerminalProgress())
     result = measure_drift(fitted, network, style, baseline)
-    page = write_drift(result, out, seed)
+    page = write_drift(result, out)
     _show(result, Console())
     typer.echo(say_result(result))
     typer.echo(f"Wrote {page}, drift.csv and drift.json.")

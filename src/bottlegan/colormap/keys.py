@@ -19,12 +19,6 @@ BLUE: Keys = (_LEVELS >> 3 << 9 | _LEVELS & 7).astype(np.uint32)
 """What each level adds to the number of a color."""
 
 
-def unpack(keys: Keys) -> Levels:
-    """Return the colors (N, 3) of the numbers (N,)."""
-    channels = [keys >> high << 3 & 0xF8 | keys >> low & 7 for high, low in ((19, 6), (14, 3), (9, 0))]
-    return np.stack(channels, axis=1).astype(np.uint8)
-
-
 def count_colors(start: int, stop: int) -> Levels:
     """Return some of all colors (N, 3) as people count them: from black to white, blue first, then green, then red."""
     counted = np.arange(start, stop, dtype=np.uint32)

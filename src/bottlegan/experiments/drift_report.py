@@ -28,11 +28,11 @@ COLUMNS = (
 )
 
 
-def write_drift(drift: Drift, out: Path, seed: int) -> Path:
+def write_drift(drift: Drift, out: Path) -> Path:
     """Write all three files into the folder `out`, and return the path of the page."""
     make_folder(out)
     write_text(out / "drift.csv", to_csv(drift))
-    write_text(out / "drift.json", json.dumps(to_json(drift, seed), indent=2, allow_nan=False) + "\n")
+    write_text(out / "drift.json", json.dumps(to_json(drift), indent=2, allow_nan=False) + "\n")
     page = out / "drift.html"
     write_report(page, f"Stain drift: {drift.style}", say_lead(drift), _sections(drift))
     return page
@@ -51,11 +51,10 @@ def to_csv(drift: Drift) -> str:
     return text.getvalue()
 
 
-def to_json(drift: Drift, seed: int) -> dict[str, Json]:
+def to_json(drift: Drift) -> dict[str, Json]:
     """Return everything but the colors."""
     return {
         "style": drift.style,
-        "seed": seed,
         "compared_with": "the model's style" if drift.known else "the mean of the baseline batches",
         "baseline": list[Json](drift.baseline),
         "drifted": list[Json](drift.drifted),

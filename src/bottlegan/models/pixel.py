@@ -67,7 +67,8 @@ class PixelGenerator(nn.Module):
     def forward(self, images: Tensor, code: Tensor) -> Tensor:
         """Return images (N, 3, H, W) in [0, 1], given codes (N, code_size).
 
-        Without gradients, and with frozen statistics, a pixel's bits depend on nothing but its color and code.
+        Without gradients, and with frozen statistics, a pixel depends on nothing but its color and code. Which bits
+        come out may depend on the processor; those of the kernel do not.
         """
         if torch.is_grad_enabled() and self.config.width >= RECOMPUTED_WIDTH:
             return to_rgb(checkpoint(self.density, to_density(images), code, use_reentrant=False))
