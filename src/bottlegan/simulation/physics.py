@@ -24,7 +24,7 @@ Floats = NDArray[np.float32]
 Levels = NDArray[np.uint8]
 
 WAVELENGTHS = np.arange(400, 701, 20, dtype=np.float64)
-STRENGTH = (0.45, 2.6)
+STRENGTH = (0.8, 4.8)
 """Density of a strong stain in the image, where it is darkest: from pale to nearly black, a factor of six."""
 REFERENCE_DENSITIES = np.array(
     [REFERENCE.hematoxylin, REFERENCE.eosin, (0.10, 0.55, 0.60), (0.75, 1.05, 1.30)], np.float32
@@ -106,8 +106,7 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
     strong = np.exp(draw.uniform(*np.log(STRENGTH)))
     ratio = np.clip(np.exp(draw.normal(-0.75, 0.35)), 0.2, 1.1)
     for number, density in enumerate((strong, strong * ratio, 0.25 * strong, 0.5 * strong)):
-        seen = -np.log(np.exp(-0.5 * absorption[number]) @ bands @ matrix.T).max() / gamma
-        absorption[number] *= density / max(2 * seen, 1e-3)
+        absorption[number] *= find_strength(absorption[number], bands @ matrix.T, density * gamma)
     loss = rng.choice([0.0, draw.upto(0.06), draw.upto(0.25), draw.upto(0.5)], p=[0.35, 0.4, 0.17, 0.08])
     tint = np.exp(rng.normal(0, draw.width * rng.choice([0.0, 0.012, 0.04], p=[0.3, 0.45, 0.25]), 3))
     exposure = 1.0 if draw.happens(0.7) else 1 + draw.upto(0.08)
@@ -124,6 +123,14 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
         sharpening=draw.upto(0.8) if draw.happens(0.35) else 0.0,
         jpeg=Jpeg(quality, draw.happens(0.5)) if draw.happens(0.75) else None,
     )
+
+
+def find_strength(absorption: NDArray[np.float64], bands: NDArray[np.float64], density: float) -> float:
+    """Return how much of a dye (W,) has half a density in the channel that it darkens most, times two."""
+    strengths = np.geomspace(0.02, 50, 400)
+    light = (np.exp(-0.5 * strengths[:, None] * absorption) @ bands).min(axis=1)
+    seen = np.maximum.accumulate(-np.log(np.clip(light, 1e-6, 1)))
+    return float(np.interp(density / 2, seen, strengths))
 
 
 def bump(center: float, width: float) -> NDArray[np.float64]:
