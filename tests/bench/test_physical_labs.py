@@ -58,12 +58,12 @@ def rows_of(figures: object, test: str) -> dict[str, dict]:
 
 def test_patches_of_mostly_glass_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
-    monkeypatch.setattr(bench, "POOL", 12)
+    monkeypatch.setattr(bench, "POOL", 30)
     monkeypatch.setattr(bench, "SIDE", 64)
     drawn = bench.draw_pool(Silent())
-    assert len(drawn) == 12
+    assert len(drawn) == 30
     assert min(1 - patch.glass.mean() for patch in drawn) >= bench.LEAST_TISSUE
-    assert any(draw_patch(bench.SEED, index, 64).glass.mean() > 0.6 for index in range(12)), (
+    assert any(draw_patch(bench.SEED, index, 64).glass.mean() > 0.6 for index in range(30)), (
         "there was none to leave out"
     )
 

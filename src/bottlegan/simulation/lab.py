@@ -33,9 +33,9 @@ from bottlegan.stain.style import LABS, PAPER, WIDE, draw_style
 
 PATCHES = 8
 """Of each lab. The first half may be rich or poor in nuclei; the other is as tissue comes."""
-DRAWN = 160
+DRAWN = 240
 """Side of a drawn patch, in pixels."""
-SHOWN = 128
+SHOWN = 192
 """Side of the part of it that a lab shows."""
 PHYSICAL, ARTIFICIAL = 0.62, 0.31
 """Shares of the labs; the others are not H&E."""

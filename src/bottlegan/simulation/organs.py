@@ -6,7 +6,7 @@ ends or opens. What matters is not that a pathologist would be deceived but that
 those of every other, in every share, from all stroma to all nuclei.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.random import Generator
@@ -32,7 +32,7 @@ class Kind:
     ground: tuple[float, float]
     """Typical hematoxylin and eosin between the nuclei."""
     spread: float
-    """Of the logarithm of both, from patch to patch."""
+    """Of the logarithm of that hematoxylin, from patch to patch; eosin spreads half as far."""
     weave: float
     """How much the ground varies within a patch: granules, fibers."""
     fibrous: bool
@@ -42,6 +42,8 @@ class Kind:
     """Of the places for nuclei that are taken."""
     radius: tuple[float, float]
     """Of nuclei, in micrometers."""
+    pale: tuple[float, float]
+    """How much less chromatin the middle of nuclei holds than their rim."""
     aspect: float = 1.4
     """The largest length over width of nuclei."""
     open: tuple[float, float] = (0.0, 0.0)
@@ -51,18 +53,20 @@ class Kind:
 
 
 KINDS = {
-    "epithelium": Kind((0.10, 0.40), 0.12, 0.2, False, (8, 13), (0.6, 1.0), (2.6, 4.5), 1.5, (0, 0.1), 6.0),
-    "tumor": Kind((0.18, 0.40), 0.15, 0.25, False, (9, 16), (0.6, 1.0), (3.2, 6.5), 1.6, (0, 0.12), 5.0),
-    "lymphocytes": Kind((0.12, 0.28), 0.15, 0.25, False, (6, 8), (0.7, 1.0), (2.3, 3.3), 1.2),
-    "collagen": Kind((0.06, 0.66), 0.12, 0.22, True, (11, 20), (0.2, 0.7), (1.2, 2.4), 5.0, (0, 0.3), 3.0),
-    "muscle": Kind((0.07, 0.76), 0.1, 0.18, True, (14, 24), (0.2, 0.7), (1.4, 2.6), 6.0, (0, 0.1), 3.0),
-    "edema": Kind((0.04, 0.25), 0.25, 0.45, True, (12, 20), (0.2, 0.6), (1.5, 3.0), 2.5, (0.1, 0.6), 8.0),
-    "clear cells": Kind((0.05, 0.2), 0.2, 0.35, False, (11, 17), (0.6, 1.0), (2.5, 4.0), 1.3, (0.2, 0.6), 7.0),
-    "fat": Kind((0.05, 0.45), 0.15, 0.3, False, (30, 50), (0.1, 0.4), (1.5, 2.5), 4.0, (0.75, 0.92), 40.0),
-    "keratin": Kind((0.06, 0.9), 0.12, 0.2, True, (18, 30), (0.0, 0.3), (1.8, 3.0), 3.0, (0, 0.15), 3.0),
-    "mucin": Kind((0.14, 0.06), 0.25, 0.5, True, (20, 40), (0.0, 0.4), (2.0, 3.5), 1.5, (0.1, 0.6), 12.0),
-    "necrosis": Kind((0.14, 0.58), 0.15, 0.3, False, (7, 16), (0.1, 0.5), (0.7, 2.2), 1.3, (0, 0.1), 4.0),
-    "brain": Kind((0.07, 0.52), 0.12, 0.15, True, (12, 25), (0.2, 0.7), (2.0, 4.5), 1.4, (0, 0.1), 3.0),
+    "epithelium": Kind((0.10, 0.40), 0.25, 0.2, False, (8, 13), (0.6, 1.0), (2.6, 4.5), (0.2, 0.7), 1.5, (0, 0.1), 6.0),
+    "tumor": Kind((0.18, 0.40), 0.25, 0.25, False, (9, 16), (0.6, 1.0), (3.2, 6.5), (0.3, 0.8), 1.6, (0, 0.12), 5.0),
+    "lymphocytes": Kind((0.12, 0.28), 0.15, 0.25, False, (6, 8), (0.7, 1.0), (2.3, 3.3), (0.0, 0.25), 1.2),
+    "collagen": Kind((0.06, 0.66), 0.15, 0.3, True, (11, 20), (0.2, 0.7), (1.2, 2.4), (0.0, 0.3), 5.0, (0, 0.3), 3.0),
+    "muscle": Kind((0.07, 0.76), 0.1, 0.18, True, (14, 24), (0.2, 0.7), (1.4, 2.6), (0.1, 0.5), 6.0, (0, 0.1), 3.0),
+    "edema": Kind((0.04, 0.25), 0.25, 0.45, True, (12, 20), (0.2, 0.6), (1.5, 3.0), (0.0, 0.4), 2.5, (0.1, 0.6), 8.0),
+    "clear cells": Kind(
+        (0.05, 0.2), 0.2, 0.35, False, (11, 17), (0.6, 1.0), (2.5, 4.0), (0.0, 0.5), 1.3, (0.2, 0.6), 7.0
+    ),
+    "fat": Kind((0.05, 0.45), 0.15, 0.3, False, (30, 50), (0.1, 0.4), (1.5, 2.5), (0.0, 0.3), 4.0, (0.75, 0.92), 40.0),
+    "keratin": Kind((0.06, 0.9), 0.12, 0.2, True, (18, 30), (0.0, 0.3), (1.8, 3.0), (0.0, 0.4), 3.0, (0, 0.15), 3.0),
+    "mucin": Kind((0.14, 0.06), 0.25, 0.5, True, (20, 40), (0.0, 0.4), (2.0, 3.5), (0.0, 0.5), 1.5, (0.1, 0.6), 12.0),
+    "necrosis": Kind((0.14, 0.58), 0.15, 0.3, False, (7, 16), (0.1, 0.5), (0.7, 2.2), (0.0, 0.1), 1.3, (0, 0.1), 4.0),
+    "brain": Kind((0.07, 0.52), 0.12, 0.15, True, (12, 25), (0.2, 0.7), (2.0, 4.5), (0.2, 0.7), 1.4, (0, 0.1), 3.0),
 }
 COMMON = (0.18, 0.18, 0.08, 0.18, 0.1, 0.04, 0.05, 0.03, 0.02, 0.02, 0.05, 0.07)
 """How common each kind is."""
@@ -122,12 +126,16 @@ def draw_patchwork(rng: Generator, size: int) -> Field:
         claim = noise(rng, size, scale) + 0.25 * noise(rng, size, scale / 5) + rng.normal(0, 0.7)
         owner, best = np.where(claim > best, number, owner), np.maximum(claim, best)
     # One patient's stain takes alike everywhere: what varies is how dark nuclei and how pink the ground is.
-    uptake = np.exp(rng.normal(0, [0.05, 0.05]))
+    uptake = np.exp(rng.normal(0, [0.03, 0.03]))
     amounts = np.zeros((COLORANTS, size, size), np.float32)
     for number, name in enumerate(names):
         here = owner == number
         amounts[:2] += here * draw_kind(rng, size, KINDS[str(name)], micron)
     amounts[:2] *= uptake[:, None, None]
+    if rng.random() < 0.7:  # hardly any tissue is without a few dark, small cells
+        amounts[:2] = scatter_lymphocytes(rng, amounts[:2], micron)
+    # No section is of even thickness.
+    amounts[:2] *= np.exp(rng.uniform(0, 0.12) * noise(rng, size, rng.uniform(0.3, 1.0) * size))
     grain = rng.uniform(0.02, 0.12) * rng.standard_normal((2, size, size), np.float32)
     amounts[:2] *= np.maximum(1 + grain, 0)
     return amounts
@@ -140,7 +148,7 @@ def draw_kind(rng: Generator, size: int, kind: Kind, micron: float) -> Field:
     if kind.fibrous:
         texture = 0.5 * texture + smear(noise(rng, size, max(1.0, 2 / micron)), angle, (2, 4, 8))
     broad = noise(rng, size, max(2.0, 12 / micron))
-    level = np.array(kind.ground) * np.exp(rng.normal(0, kind.spread, 2))
+    level = np.array(kind.ground) * np.exp(kind.spread * rng.normal(0, [1.0, 0.5]))
     eosin = level[1] * np.exp(kind.weave * (0.8 * texture + 0.5 * broad))
     hematoxylin = level[0] * np.exp(kind.weave * (0.6 * noise(rng, size, max(1.0, 2 / micron)) + 0.5 * broad))
     share = rng.uniform(*kind.open)
@@ -150,6 +158,13 @@ def draw_kind(rng: Generator, size: int, kind: Kind, micron: float) -> Field:
         eosin, hematoxylin = eosin * (1 - bare), hematoxylin * (1 - bare)
     ground = np.stack([hematoxylin, np.minimum(eosin, 1.5)]).astype(np.float32)
     return add_nuclei(rng, ground, kind, micron, angle)
+
+
+def scatter_lymphocytes(rng: Generator, ground: Field, micron: float) -> Field:
+    """Return tissue with a few lymphocytes strewn over it, but not where it is bare."""
+    kind = replace(KINDS["lymphocytes"], spacing=(9, 18), share=(0.02, 0.2))
+    drawn = add_nuclei(rng, ground, kind, micron, np.zeros_like(ground[0]))
+    return np.where(ndimage.uniform_filter(ground.sum(0), 5) > 0.1, drawn, ground)
 
 
 def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: Field) -> Field:
@@ -162,19 +177,22 @@ def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: 
         return ground
     radius = rng.uniform(*kind.radius) / micron * np.exp(rng.normal(0, 0.18, count))
     stretch = np.sqrt(rng.uniform(1, kind.aspect, count))
-    darkness = np.clip(rng.normal(0.7, 0.06), 0.4, 1.2) * np.exp(rng.normal(0, 0.22, count))
+    darkness = np.clip(rng.normal(0.72, 0.03), 0.4, 1.2) * np.exp(rng.normal(0, 0.18, count))
+    pale = np.clip(rng.uniform(*kind.pale) + rng.normal(0, 0.12, count), 0, 0.9)
     nuclei = Nuclei(
         center,
         np.maximum(radius * stretch, 0.7).astype(np.float32),
         np.maximum(radius / stretch, 0.6).astype(np.float32),
         (at(angle, center) + rng.normal(0, 0.5, count)).astype(np.float32),
         darkness.astype(np.float32),
-        np.full(count, rng.choice([0.0, rng.uniform(0.2, 0.75)]), np.float32),
+        pale.astype(np.float32),
     )
     opacity, hematoxylin = stamp(nuclei, size)
-    chromatin = 0.22 * noise(rng, size, max(0.8, 0.8 / micron)) + 0.12 * noise(rng, size, max(1.0, 2 / micron))
+    # Where chromatin is open it is clumped: dark grains in a pale middle. Seen from afar they run together.
+    clumps = (0.15 + 0.3 * float(pale.mean())) * min(1.0, 0.5 / micron)
+    chromatin = clumps * noise(rng, size, max(0.8, 0.8 / micron)) + 0.12 * noise(rng, size, max(1.0, 2 / micron))
     hematoxylin *= np.exp(chromatin)
-    eosin = np.maximum(rng.uniform(0.2, 0.45) - 0.25 * hematoxylin, 0.02) + 0.3 * ground[EOSIN]
+    eosin = np.maximum(rng.uniform(0.3, 0.38) - 0.3 * hematoxylin, 0.02) + 0.15 * ground[EOSIN]
     return np.asarray(ground + opacity * (np.stack([hematoxylin, eosin]) - ground), np.float32)
 
 
@@ -190,7 +208,7 @@ def find_background(rng: Generator, size: int) -> Mask:
 
 def add_blood(rng: Generator, amounts: Field) -> None:
     """Pour red cells into a part of some patches: they hold hemoglobin and take much eosin."""
-    if rng.random() > 0.25:
+    if rng.random() > 0.3:
         return
     size = amounts.shape[-1]
     region = noise(rng, size, rng.uniform(0.1, 0.5) * size)

@@ -158,7 +158,7 @@ def plan_objects(rng: Generator, size: int, heading: float) -> Objects:
     rows = np.where(thickness == SOLID, SOLID, np.clip(rng.normal(1.9, 0.5) + rng.normal(0, 0.3, count), 1, 3.5))
     tumor = np.isin(kind, [KINDS.index("acinar"), KINDS.index("solid")])[:, None]
     cytoplasm = np.where(tumor, [0.16, 0.38], [0.075, 0.41]) * np.exp(
-        rng.normal(0, [0.35, 0.15], 2) + rng.normal(0, 0.12, (count, 2))
+        rng.normal(0, [0.3, 0.1], 2) + rng.normal(0, 0.1, (count, 2))
     )
     return Objects(
         shapes,
@@ -166,7 +166,7 @@ def plan_objects(rng: Generator, size: int, heading: float) -> Objects:
         np.append(0, thickness).astype(np.float32),
         np.append(0, rows).astype(np.float32),
         np.concatenate([np.zeros((1, 2)), cytoplasm]).astype(np.float32),
-        np.append(0, rng.normal(0.68, 0.08) + rng.normal(0, 0.05, count)).astype(np.float32),
+        np.append(0, rng.normal(0.68, 0.03) + rng.normal(0, 0.03, count)).astype(np.float32),
     )
 
 
@@ -241,7 +241,7 @@ def draw_stroma(rng: Generator, size: int, layout: Layout) -> Field:
     bundle = smear(noise(rng, size, 5), layout.angle, (4, 8, 16))
     # Walls of vessels are dense; the tissue around may be anything from dense to loose.
     loose = np.clip(rng.beta(0.9, 2.7) + 0.15 * noise(rng, size, 90), 0, 1) * (layout.label == 0)
-    level = np.clip(rng.normal(0.745, 0.065), 0.5, 0.95) * (1 - 0.25 * loose + 0.06 * noise(rng, size, 60))
+    level = np.clip(rng.normal(0.745, 0.03), 0.5, 0.95) * (1 - 0.25 * loose + 0.06 * noise(rng, size, 60))
     # Dense fibers saturate, the gaps between them do not.
     weave = 0.11 * hair + 0.17 * fiber + 0.12 * bundle
     eosin = level * (1 + np.where(weave > 0, 0.7, 1.3) * weave)
@@ -328,7 +328,7 @@ def epithelial_nuclei(rng: Generator, size: int, layout: Layout, objects: Object
         (width * rng.uniform(1, 1.4, count)).astype(np.float32),
         width.astype(np.float32),
         (at(layout.inward, center) + rng.normal(0, 0.4, count)).astype(np.float32),
-        (objects.darkness[at(layout.label, center)] * np.exp(rng.normal(0, 0.25, count))).astype(np.float32),
+        (objects.darkness[at(layout.label, center)] * np.exp(rng.normal(0, 0.2, count))).astype(np.float32),
         np.full(count, pale, np.float32),
     )
 
@@ -345,7 +345,7 @@ def stromal_nuclei(rng: Generator, size: int, layout: Layout) -> Nuclei:
         rng.uniform(1.2, 3.3, count).astype(np.float32),
         rng.uniform(0.55, 1.15, count).astype(np.float32),
         (at(layout.angle, center) + rng.normal(0, 0.2, count)).astype(np.float32),
-        np.exp(rng.normal(-0.58, 0.45, count)).astype(np.float32),
+        np.exp(rng.normal(-0.5, 0.3, count)).astype(np.float32),
         np.zeros(count, np.float32),
     )
 
@@ -358,7 +358,7 @@ def lymphocytes(rng: Generator, size: int, layout: Layout) -> Nuclei:
     count = len(center)
     width = rng.uniform(1.6, 2.1, count).astype(np.float32)
     none = np.zeros(count, np.float32)
-    return Nuclei(center, width * 1.1, width, none, rng.normal(0.9, 0.15, count).astype(np.float32), none)
+    return Nuclei(center, width * 1.1, width, none, rng.normal(0.9, 0.1, count).astype(np.float32), none)
 
 
 def scan(rng: Generator, concentration: Field) -> Field:
