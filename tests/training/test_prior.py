@@ -51,8 +51,8 @@ TINY = PriorConfig(
     batch=12,
     pixels=128,
     scored=64,
-    finder_rate=0.05,  # it rises slowly, and few steps are taken
-    rate=0.02,
+    finder_rate=0.01,
+    rate=0.01,
 )
 TINTED = Style(
     name="tinted", hematoxylin=(0.9, 1.6, 0.7), eosin=(0.2, 1.1, 0.5), offset=(0.05, 0.1), white=(0.95, 0.97, 0.9)

@@ -80,11 +80,27 @@ class Sight(NamedTuple):
     """(B,) bool."""
 
 
-def look(weights: Weights, sight: Sight) -> list[Look]:
-    """Return what the encoder thinks after each look; the last is the best."""
-    looks = [look_first(weights, sight)]
+class View(NamedTuple):
+    """What one look is told."""
+
+    start: AffineMap
+    """From densities to the amounts below."""
+    amounts: Array
+    """(B, P, 3) of stain, as guessed before this look."""
+    pixels: Array
+    """(B, P, features) what each pixel is, and what surrounds it."""
+    summary: Array
+    """(B, summary) how the pixels are distributed."""
+
+
+def look(weights: Weights, sight: Sight, every: int = 1) -> list[Look]:
+    """Return what the encoder thinks after each look; the last is the best.
+
+    All pixels describe the lab, and amounts are read in every so many-th of them.
+    """
+    looks = [conclude(weights, "first", sight, view_first(sight), every)]
     for _ in range(FURTHER_LOOKS):
-        looks.append(look_again(weights, sight, looks[-1]))
+        looks.append(conclude(weights, "further", sight, view_again(weights["basis"], sight, looks[-1]), every))
     return looks
 
 
@@ -112,8 +128,8 @@ def find_glass(weights: Weights, density: Array, roughness: Array) -> Array:
     return linear(weights, "finder.layers.4", hidden)[..., 0]
 
 
-def look_first(weights: Weights, sight: Sight) -> Look:
-    """Look at the densities as they are, and at amounts that a closed form guesses."""
+def view_first(sight: Sight) -> View:
+    """Return the densities as they are, and amounts that a closed form guesses."""
     xp = array_namespace(sight.density)
     own, counts = sight.density[:, :, 0], sight.is_tissue
     seen = sight.sees_glass[:, None]
@@ -137,23 +153,17 @@ def look_first(weights: Weights, sight: Sight) -> Look:
         xp.astype(seen, scale.dtype),
     ]
     pixels = [amounts, _flatten_last(scaled), (sight.roughness / xp.mean(scale, axis=1, keepdims=True))[..., None]]
-    read = read_amounts(
-        weights,
-        "first",
-        pixels=xp.concat(pixels, axis=2),
-        guesses=amounts[..., :3],
-        counts=counts,
-        summary=xp.concat(summary, axis=1),
-    )
-    return conclude(weights, sight, start, amounts[..., :3], read)
+    return View(start, amounts[..., :3], xp.concat(pixels, axis=2), xp.concat(summary, axis=1))
 
 
-def look_again(weights: Weights, sight: Sight, before: Look) -> Look:
-    """Look at the amounts that the maps found before make of the densities."""
-    xp, basis = array_namespace(sight.density), weights["basis"]
-    start = before.maps.normalize.then(AffineMap(xp.linalg.inv(basis)[None], xp.zeros_like(basis[:1])))
+def view_again(basis: Array, sight: Sight, before: Look) -> View:
+    """Return the amounts that the maps found before make of the densities."""
+    xp = array_namespace(sight.density)
+    # Each look learns from what it is given, not from what that would do to the look before.
+    found = AffineMap(*(as_like(to_numpy(part), basis) for part in before.maps.normalize))
+    start = found.then(AffineMap(xp.linalg.inv(basis)[None], xp.zeros_like(basis[:1])))
     amounts = _map_views(start, sight.density)
-    gain = xp.sqrt(xp.mean(before.maps.normalize.matrix**2, axis=(1, 2)))[:, None]
+    gain = xp.sqrt(xp.mean(found.matrix**2, axis=(1, 2)))[:, None]
     summary = [
         describe(amounts, sight.is_tissue),
         xp.astype(sight.sees_glass[:, None], amounts.dtype),
@@ -161,20 +171,25 @@ def look_again(weights: Weights, sight: Sight, before: Look) -> Look:
         xp.mean(sight.glass, axis=1, keepdims=True),
     ]
     pixels = xp.concat([amounts, (sight.roughness * gain)[..., None]], axis=2)
-    read = read_amounts(
-        weights,
-        "further",
-        pixels=pixels,
-        guesses=amounts[..., :3],
-        counts=sight.is_tissue,
-        summary=xp.concat(summary, axis=1),
+    return View(start, amounts[..., :3], pixels, xp.concat(summary, axis=1))
+
+
+def conclude(weights: Weights, part: str, sight: Sight, view: View, every: int) -> Look:
+    """Read amounts in every so many-th pixel, and return the maps that fit best between the guesses and these."""
+    xp, basis = array_namespace(view.pixels), weights["basis"]
+    guesses = view.amounts[:, ::every]
+    amounts, weight, opinions = read_amounts(
+        weights, part, View(view.start, guesses, view.pixels[:, ::every], view.summary), sight.is_tissue[:, ::every]
     )
-    return conclude(weights, sight, start, amounts[..., :3], read)
+    to_density = AffineMap(basis[None], xp.zeros_like(basis[:1]))
+    there, back = regress(guesses, amounts, weight), regress(amounts, guesses, weight)
+    normalize = view.start.then(there).then(to_density)
+    restain = to_density.inverse().then(back).then(view.start.inverse())
+    maps = anchor(StyleMaps(normalize, restain), sigmoid(opinions[:, 2]), sight)
+    return Look(maps, opinions[:, :2] - 3.5, opinions[:, 3], amounts)
 
 
-def read_amounts(
-    weights: Weights, part: str, *, pixels: Array, guesses: Array, counts: Array, summary: Array
-) -> tuple[Array, Array, Array]:
+def read_amounts(weights: Weights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array]:
     """Return amounts (B, P, 3), how much each pixel is to count (B, P), and opinions (B, OPINIONS) on the whole.
 
     A pixel is read by what it is and what surrounds it, beside what all pixels together say. That does not depend on
@@ -183,35 +198,21 @@ def read_amounts(
     Args:
         weights: Of the encoder.
         part: Which of them: those of the `first` look, or of a `further` one.
-        pixels: (B, P, features) what each pixel is, and what surrounds it.
-        guesses: (B, P, 3) of its amounts.
+        view: What the look is told.
         counts: (B, P) bool: which pixels count.
-        summary: (B, summary) how they are distributed.
     """
-    xp = array_namespace(pixels)
-    features = relu(linear(weights, f"{part}.pixel.2", relu(linear(weights, f"{part}.pixel.0", pixels))))
+    xp = array_namespace(view.pixels)
+    features = relu(linear(weights, f"{part}.pixel.2", relu(linear(weights, f"{part}.pixel.0", view.pixels))))
     counted = xp.astype(counts, features.dtype)
     share = (counted / xp.clip(xp.sum(counted, axis=1, keepdims=True), 1, None))[:, None]
     mean, square = (share @ features)[:, 0], (share @ (features * features))[:, 0]
-    whole = xp.concat([mean, xp.sqrt(square + 1e-6), summary], axis=1)
+    whole = xp.concat([mean, xp.sqrt(square + 1e-6), view.summary], axis=1)
     whole = relu(linear(weights, f"{part}.whole.2", relu(linear(weights, f"{part}.whole.0", whole))))
     mixed = relu(linear(weights, f"{part}.mixed", features) + linear(weights, f"{part}.context", whole)[:, None])
     read = linear(weights, f"{part}.amounts", relu(linear(weights, f"{part}.hidden", mixed)))
     change = linear(weights, f"{part}.change", whole)
-    moved = guesses + guesses @ xp.reshape(change[:, :9], (-1, 3, 3)) + change[:, None, 9:]
+    moved = view.amounts + view.amounts @ xp.reshape(change[:, :9], (-1, 3, 3)) + change[:, None, 9:]
     return moved + read[..., :3], counted * sigmoid(read[..., 3]), linear(weights, f"{part}.opinion", whole)
-
-
-def conclude(
-    weights: Weights, sight: Sight, start: AffineMap, guesses: Array, read: tuple[Array, Array, Array]
-) -> Look:
-    """Return the maps that fit best between the guesses that `start` makes and the amounts that were read."""
-    xp, basis = array_namespace(guesses), weights["basis"]
-    amounts, weight, opinions = read
-    to_density = AffineMap(basis[None], xp.zeros_like(basis[:1]))
-    there, back = regress(guesses, amounts, weight), regress(amounts, guesses, weight)
-    maps = StyleMaps(start.then(there).then(to_density), to_density.inverse().then(back).then(start.inverse()))
-    return Look(anchor(maps, sigmoid(opinions[:, 2]), sight), opinions[:, :2] - 3.5, opinions[:, 3], amounts)
 
 
 def describe(amounts: Array, counts: Array) -> Array:
@@ -300,19 +301,24 @@ def anchor(maps: StyleMaps, veil: Array, sight: Sight) -> StyleMaps:
 
 
 def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
-    """Return the quantiles (B, C, Q) of values (B, P, C), of those pixels that `counts` (B, P) says; gradients pass."""
-    xp = array_namespace(values)
-    infinite = xp.asarray(math.inf, dtype=values.dtype, device=device(values))
-    ordered = xp.sort(xp.where(counts[..., None], values, infinite).mT, axis=2)
-    number = xp.sum(xp.astype(counts, xp.int64), axis=1)
-    last = xp.clip(number - 1, 0, None)[:, None]
-    place = xp.astype(last, values.dtype) * xp.asarray(levels, dtype=values.dtype, device=device(values))
-    low = xp.astype(xp.floor(place), xp.int64)
-    high = xp.minimum(low + 1, last)
-    shape = (values.shape[0], values.shape[2], len(levels))
-    below, above = (xp.take_along_axis(ordered, xp.broadcast_to(each[:, None], shape), axis=2) for each in (low, high))
-    found = below + (above - below) * (place - xp.astype(low, values.dtype))[:, None]
-    return xp.where((number > 0)[:, None, None], found, xp.zeros_like(found))
+    """Return the quantiles (B, C, Q) of values (B, P, C), of those pixels that `counts` (B, P) says, without gradients.
+
+    numpy sorts, several times as fast as torch: this is most of the work of a step of training.
+    """
+    given, chosen = to_numpy(values), to_numpy(counts)
+    number = chosen.sum(1)
+    ordered = np.sort(np.where(chosen[..., None], given, np.float32(np.inf)).mT, axis=2)
+    ordered[number == 0] = 0
+    last = np.maximum(number - 1, 0)[:, None]
+    place = last * np.array(levels)
+    low = np.floor(place).astype(np.int64)
+    shape = (*ordered.shape[:2], len(levels))
+    below, above = (
+        np.take_along_axis(ordered, np.broadcast_to(each[:, None], shape), axis=2)
+        for each in (low, np.minimum(low + 1, last))
+    )
+    found = below + (above - below) * (place - low)[:, None].astype(np.float32)
+    return as_like(found, values)
 
 
 def linear(weights: Weights, name: str, values: Array) -> Array:

@@ -27,9 +27,9 @@ class StyleEncoder(nn.Module):
         """Return all weights by their names."""
         return dict(self.named_parameters()) | dict(self.named_buffers())
 
-    def forward(self, sight: Sight) -> list[Look]:
+    def forward(self, sight: Sight, every: int = 1) -> list[Look]:
         """Return what the encoder thinks after each look; the last is the best."""
-        return encoder.look(self.weights(), sight)
+        return encoder.look(self.weights(), sight, every)
 
     def find_glass(self, density: Tensor, roughness: Tensor) -> Tensor:
         """Return logits (B, P) of which pixels (B, P, VIEWS, 3) and (B, P) are bare glass."""

@@ -15,7 +15,7 @@ from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.lab import PATCHES, SHOWN, SimulatedLab, draw_labs
 
-KEPT = 576
+KEPT = 1536
 """Pixels of each patch."""
 BATCH = 100
 """Labs that are drawn at once, of the same tissues."""
@@ -85,7 +85,7 @@ def _sample_labs(seed: int, batch: int) -> Iterator[LabPixels]:
 
 def sample_lab(lab: SimulatedLab, random: np.random.Generator) -> LabPixels:
     """Return random pixels of each patch of a lab."""
-    most = 4 * KEPT
+    most = 2 * KEPT
     rows, columns = place_grid(SHOWN, SHOWN, most)
     at = np.ix_(rows, columns)
     parts = []

@@ -3,7 +3,8 @@
 Simulation gives the truth for free. The network's linear layers are laid out so that a code holds any pair of affine
 maps. The encoder learns to find these maps: a step shows it a few patches of each of many labs, and lowers the error of
 normalizing and restaining pixels of which half are of other patches. So it learns what a style is and what is only the
-tissue that a lab happens to show.
+tissue that a lab happens to show. Each time a lab is shown its densities go through another random linear map, which
+their surroundings go through as well: a lab is many labs.
 """
 
 import math
@@ -34,6 +35,7 @@ from bottlegan.training.lab_samples import KEPT, LabPixels, draw_pixels
 from bottlegan.training.warm import begin_at_maps
 
 WORST_CONDITION = 40.0  # of a style's map, above which its two stains are so alike that no map brings it back
+DARKEST = math.log(256)  # density of black
 LEAST_TISSUE = 24  # pixels of tissue below which a lab is not shown
 TILTED = 0.6  # share of the labs that are shown by patches of similar tissue
 SHOWN_PATCHES = (1, 2, 4, 6, 8, 8)
@@ -42,6 +44,9 @@ READ_WEIGHT = 0.5  # of the amounts that the encoder reads in each pixel, beside
 Step = Callable[[Tensor, dict[str, Tensor]], None]
 """Takes a step down a loss, and reports figures."""
 SIDE_WEIGHT = 0.04  # of what the encoder says of itself, beside what its maps do
+VARIED = 0.7  # share of the labs shown that are varied
+VARIED_STRENGTH, VARIED_CHANNEL, VARIED_CROSSTALK = 0.3, 0.15, 0.06
+"""How far: of the logarithms of all densities and of each channel's, and of what a channel takes of another."""
 
 
 @document
@@ -54,20 +59,22 @@ class PriorConfig:
     """Styles whose spread the codes are measured in."""
     width: int = 64
     """Of the encoder's layers."""
-    labs: int = 12_000
+    labs: int = 6000
     """Simulated labs."""
-    finder_steps: int = 1200
+    finder_steps: int = 1000
     """That teach the encoder what glass is."""
-    steps: int = 6000
+    steps: int = 8000
     """That teach it what styles are."""
-    batch: int = 48
+    batch: int = 32
     """Labs a step."""
-    pixels: int = 512
+    pixels: int = 2048
     """Of each that the encoder sees."""
-    scored: int = 192
+    read: int = 512
+    """Of these, in which it reads amounts of stain."""
+    scored: int = 256
     """Of each that its maps are scored on."""
-    finder_rate: float = 3e-3
-    rate: float = 3e-3
+    finder_rate: float = 5e-3
+    rate: float = 5e-3
 
 
 def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = None) -> BottleGAN:
@@ -139,6 +146,12 @@ class LabTensors:
         """Return the number of labs."""
         return len(self.is_he)
 
+    def choose(self, count: int, random: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Return which labs (B,) a step shows, by which of their patches (B, shown), and how these are varied."""
+        rows = torch.randint(len(self), (count,), generator=random)
+        shown = SHOWN_PATCHES[int(torch.randint(len(SHOWN_PATCHES), (), generator=random))]
+        return rows, self.choose_patches(count, shown, random), draw_variation(count, random)
+
     def choose_patches(self, count: int, shown: int, random: torch.Generator) -> Tensor:
         """Return which patches (count, shown) of so many labs are shown; of some, only such of similar tissue."""
         order = torch.rand(count, PATCHES, generator=random)
@@ -168,10 +181,10 @@ def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, s
     parameters, name = list(encoder.finder.parameters()), "finding glass"
     steps = descend(parameters, config.finder_steps, config.finder_rate, seed=seed, name=name, progress=progress)
     for step, random in steps:
-        rows = torch.randint(len(labs), (config.batch,), generator=random)
-        patches = labs.choose_patches(config.batch, draw_count(random), random)
-        density, roughness, is_glass, _ = labs.draw_seen(rows, patches, config.pixels, random)
-        loss = F.binary_cross_entropy_with_logits(encoder.find_glass(density, roughness), is_glass.float())
+        rows, patches, variation = labs.choose(config.batch, random)
+        density, roughness, is_glass, _ = labs.draw_seen(rows, patches, config.read, random)
+        logits = encoder.find_glass(vary(density, variation), vary_roughness(roughness, variation))
+        loss = F.binary_cross_entropy_with_logits(logits, is_glass.float())
         step(loss, {"glass": loss})
     encoder.finder.requires_grad_(False)
 
@@ -179,16 +192,17 @@ def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, s
 def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
     """Teach the encoder to find the maps of a style, and how far off they are."""
     parameters, name = [*encoder.first.parameters(), *encoder.further.parameters()], "onboarding simulated labs"
+    every = max(1, config.pixels // config.read)
     for step, random in descend(parameters, config.steps, config.rate, seed=seed, name=name, progress=progress):
-        rows = torch.randint(len(labs), (config.batch,), generator=random)
-        patches = labs.choose_patches(config.batch, draw_count(random), random)
+        rows, patches, variation = labs.choose(config.batch, random)
         density, roughness, _, truth = labs.draw_seen(rows, patches, config.pixels, random)
-        sight = see_all(encoder, density, roughness)
-        shown = sight.is_tissue.sum(1) >= LEAST_TISSUE
-        scored = labs.draw_scored(rows, patches, config.scored, random)
-        looks, is_he = encoder(sight), labs.is_he[rows]
-        losses = [judge(look, *scored, shown, is_he) for look in looks]
-        misread = [judge_amounts(look.amounts @ encoder.basis, truth, sight.is_tissue, shown & is_he) for look in looks]
+        sight = see_all(encoder, vary(density, variation), vary_roughness(roughness, variation))
+        shown, is_he = sight.is_tissue.sum(1) >= LEAST_TISSUE, labs.is_he[rows]
+        styled, content = labs.draw_scored(rows, patches, config.scored, random)
+        looks = encoder(sight, every)
+        losses = [judge(look, vary(styled, variation), content, shown, is_he) for look in looks]
+        readable = truth[:, ::every], sight.is_tissue[:, ::every], shown & is_he
+        misread = [judge_amounts(look.amounts @ encoder.basis, *readable) for look in looks]
         total = sum(
             weight * (loss["total"] + READ_WEIGHT * wrong)
             for weight, loss, wrong in zip(LOOK_WEIGHTS, losses, misread, strict=True)
@@ -196,9 +210,26 @@ def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, 
         step(torch.as_tensor(total), losses[-1])
 
 
-def draw_count(random: torch.Generator) -> int:
-    """Draw how many patches of each lab a step shows."""
-    return SHOWN_PATCHES[int(torch.randint(len(SHOWN_PATCHES), (), generator=random))]
+def draw_variation(count: int, random: torch.Generator) -> Tensor:
+    """Draw linear maps (B, 3, 3) of densities: stronger or weaker stain, other channels, crosstalk; some are none."""
+
+    def spread(scale: float, *shape: int) -> Tensor:
+        return scale * torch.randn(count, *shape, generator=random)
+
+    matrix = torch.exp(spread(VARIED_STRENGTH, 1, 1) + spread(VARIED_CHANNEL, 1, 3))
+    matrix = matrix * (torch.eye(3) + spread(VARIED_CROSSTALK, 3, 3))
+    varied = torch.rand(count, 1, 1, generator=random) < VARIED
+    return torch.where(varied, matrix, torch.eye(3))
+
+
+def vary(density: Tensor, variation: Tensor) -> Tensor:
+    """Return densities (B, ..., 3) as labs with other stain would have them; means of densities map alike."""
+    return (density.flatten(1, -2) @ variation).clamp(0, DARKEST).view(density.shape)
+
+
+def vary_roughness(roughness: Tensor, variation: Tensor) -> Tensor:
+    """Return how much densities (B, P) vary then, if all channels do together."""
+    return roughness * variation.sum((1, 2))[:, None] / 3
 
 
 @torch.no_grad()
@@ -244,17 +275,24 @@ def descend(
     parameters: list[nn.Parameter], steps: int, rate: float, *, seed: int, name: str, progress: Progress
 ) -> Iterator[tuple[Step, torch.Generator]]:
     """Yield, for each step, what takes it, given the loss and figures to report, and its random numbers."""
-    optimizer = torch.optim.Adam(parameters, rate, betas=(0.9, 0.98))
+    # Muon needs a fraction of the steps that Adam does, and is for matrices only.
+    matrices, vectors = ([each for each in parameters if (each.ndim == 2) is wanted] for wanted in (True, False))
+    optimizers = [
+        torch.optim.Muon(matrices, rate, weight_decay=0, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.Adam(vectors, rate, betas=(0.9, 0.98)),
+    ]
     for number in progress.track(range(steps), name, steps):
-        warm = min(1.0, (number + 1) / 200)
-        for group in optimizer.param_groups:
+        warm = min(1.0, 20 * (number + 1) / steps)
+        for group in (group for optimizer in optimizers for group in optimizer.param_groups):
             group["lr"] = rate * warm * 0.5 * (1 + math.cos(math.pi * number / steps))
 
         def step(loss: Tensor, figures: dict[str, Tensor], number: int = number) -> None:
-            optimizer.zero_grad()
+            for parameter in parameters:
+                parameter.grad = None
             loss.backward()
             nn.utils.clip_grad_norm_(parameters, 1.0)
-            optimizer.step()
+            for optimizer in optimizers:
+                optimizer.step()
             if number % 100 == 99:
                 progress.event("step", name=name, step=number + 1, **{key: v.item() for key, v in figures.items()})
 
