@@ -21,8 +21,8 @@ HEMATOXYLIN, EOSIN, BLOOD, PIGMENT = range(4)
 COLORANTS = 4
 PROSTATE = 0.4
 """Share of the patches that are the prostate of `draw_tissue`, at its own scale or another."""
-MICRONS = (0.25, 2.0)
-"""Size of a pixel, in micrometers: 40x to 5x."""
+MICRONS = (0.16, 2.0)
+"""Size of a pixel, in micrometers: 60x to 5x."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Patch:
 
 
 def draw_patch(seed: int, index: int, size: int) -> Patch:
-    """Return patch number `index` of the endless set that `seed` names, (size, size) pixels at 0.25 to 2 um each."""
+    """Return patch number `index` of the endless set that `seed` names, (size, size) pixels at 0.16 to 2 um each."""
     rng = numpy_stream(seed, "organ", index)
     prostate = rng.random() < PROSTATE
     amounts = zoom_prostate(rng, seed, index, size) if prostate else draw_patchwork(rng, size)

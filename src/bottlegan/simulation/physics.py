@@ -64,7 +64,7 @@ class PhysicalLab:
     jpeg: Jpeg | None
 
 
-MILD = 0.5
+MILD = 0.4
 """Share of the labs that are near the middle of all ranges, as most real ones are."""
 MIDDLE = 0.4
 """Share of a range that these keep to."""
@@ -107,7 +107,8 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
     ratio = np.clip(np.exp(draw.normal(-0.75, 0.35)), 0.2, 1.1)
     for number, density in enumerate((strong, strong * ratio, 0.25 * strong, 0.5 * strong)):
         absorption[number] *= find_strength(absorption[number], bands @ matrix.T, density * gamma)
-    loss = rng.choice([0.0, draw.upto(0.06), draw.upto(0.25), draw.upto(0.5)], p=[0.35, 0.4, 0.17, 0.08])
+    # Slides are scanned bright, photographs through a microscope are often dim, whatever the stain.
+    loss = rng.choice([0.0, 0.06, 0.25, 0.5], p=[0.3, 0.4, 0.15, 0.15]) * rng.random()
     tint = np.exp(rng.normal(0, draw.width * rng.choice([0.0, 0.012, 0.04], p=[0.3, 0.45, 0.25]), 3))
     exposure = 1.0 if draw.happens(0.7) else 1 + draw.upto(0.08)
     quality = 97 - int(draw.upto(32))

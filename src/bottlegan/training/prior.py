@@ -38,7 +38,7 @@ WORST_CONDITION = 40.0  # of a style's map, above which its two stains are so al
 DARKEST = math.log(256)  # density of black
 LEAST_TISSUE = 24  # pixels of tissue below which a lab is not shown
 TILTED = 0.6  # share of the labs that are shown by patches of similar tissue
-SHOWN_PATCHES = (1, 2, 4, 6, 8, 8)
+SHOWN_PATCHES = (1, 1, 2, 4, 6, 8)
 LOOK_WEIGHTS = (0.5, 1.0)
 READ_WEIGHT = 0.5  # of the amounts that the encoder reads in each pixel, beside what the maps do that follow from them
 Step = Callable[[Tensor, dict[str, Tensor]], None]
@@ -59,11 +59,11 @@ class PriorConfig:
     """Styles whose spread the codes are measured in."""
     width: int = 64
     """Of the encoder's layers."""
-    labs: int = 6000
+    labs: int = 4000
     """Simulated labs."""
     finder_steps: int = 1000
     """That teach the encoder what glass is."""
-    steps: int = 8000
+    steps: int = 5000
     """That teach it what styles are."""
     batch: int = 32
     """Labs a step."""
