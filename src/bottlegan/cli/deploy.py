@@ -33,7 +33,7 @@ def init(
     Example: bottlegan deploy init consortium --host federation.example.org --labs uppsala,graz
     """
     from bottlegan.config import load
-    from bottlegan.federated.deploy import deploy as write
+    from bottlegan.federated.deploy.consortium import deploy as write
     from bottlegan.federated.simulation import SimulationConfig
 
     # One that was tried with `bottlegan simulate` is deployed as it is, but for its labs.

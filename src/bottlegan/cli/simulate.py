@@ -29,7 +29,8 @@ def simulate(
     Example: bottlegan simulate configs/simulate.toml --out run
     """
     from bottlegan.config import load
-    from bottlegan.federated.federation import HISTORY, SCORES, SEGMENTER, holds_run
+    from bottlegan.federated.server.federation import holds_run
+    from bottlegan.federated.server.phase2 import HISTORY, SCORES, SEGMENTER
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 
     asked = load(SimulationConfig, config)
@@ -38,7 +39,7 @@ def simulate(
     progress = TerminalProgress()
     labs, reference_set = prepare_labs(config, asked, out, progress)
     if (engine or ("flower" if find_spec("ray") else "local")) == "flower":
-        from bottlegan.federated.simulation_flower import run as run_flower
+        from bottlegan.federated.flower.simulation import run as run_flower
 
         run_flower(labs, asked.federation, out, reference_set=reference_set, progress=progress)
     else:

@@ -1,0 +1,110 @@
+"""A whole federation on the server: phase 1, then phase 2. Whoever runs one, runs this; only the exchange differs.
+
+All of it is in one folder, and a run that was stopped anywhere goes on from there:
+
+| file | holds |
+| --- | --- |
+| federation.json | the configuration |
+| federation.jsonl | what happened, line by line |
+| clients.json | who takes part |
+| uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
+| checkpoint.safetensors | phase 2: the last round |
+| segmenter.safetensors, history.json, scores.txt | the result |
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottlegan.config import load, to_json
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.exchange import Exchange
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.phase1 import run_phase1
+from bottlegan.federated.server.phase2 import run_phase2
+from bottlegan.federated.server.roster import Members, read_members, write_members
+from bottlegan.federated.server.rounds import State
+from bottlegan.federated.server.styles import UPLOADS, assemble_styles
+from bottlegan.federated.server.uploads import UploadStore
+from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.files import Levels
+from bottlegan.progress import EventLog, Item, Json, Progress, Silent, Unit
+
+CONFIG, LOG = "federation.json", "federation.jsonl"
+
+
+def run_federation(
+    exchange: Exchange,
+    config: FederationConfig,
+    folder: Path,
+    *,
+    reference_set: Sequence[Levels] | None = None,
+    progress: Progress | None = None,
+    label: str = "rounds",
+) -> State:
+    """Run both phases, or what is left of them, and write the result to `folder`.
+
+    Args:
+        exchange: Reaches the clients.
+        config: What to do; in a folder that holds a run already, it must be the same.
+        folder: Where the run is kept.
+        reference_set: The public reference set C, which upload = "generators" needs.
+        progress: Where to report progress; events are also appended to the log in `folder`.
+        label: What the rounds are called there.
+    """
+    if (most := exchange.most()) is not None:
+        check_enough_labs(config, most)
+    keep_config(folder, config)
+    with EventLog(folder / LOG) as log:
+        told = _Both(progress or Silent(), log)
+        roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=told)
+        return run_phase2(exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label)
+
+
+def holds_run(folder: Path) -> bool:
+    """Return whether a federation has begun in `folder`."""
+    return (folder / CONFIG).exists()
+
+
+def keep_config(folder: Path, config: FederationConfig) -> None:
+    """Write the configuration to `folder`; one that is there already must be the same."""
+    make_folder(folder)
+    if holds_run(folder) and load(FederationConfig, folder / CONFIG) != config:
+        raise InputError(f"{folder}: holds a run of another configuration or seed; choose another folder, or remove it")
+    write_text(folder / CONFIG, to_json(config))
+
+
+def remove_client(
+    folder: Path, name: str, *, reference_set: Sequence[Levels] | None = None, progress: Progress | None = None
+) -> None:
+    """Remove a client, its upload and its style from the federation in `folder`, where no run may be going on.
+
+    It is not asked again, even if it is still connected. The other clients get the new styles when the run is resumed.
+    """
+    members = read_members(folder)
+    if name not in members.clients:
+        known = ", ".join(sorted(members.clients)) or "none"
+        raise InputError(f"{folder}: has no client called {name}; there are: {known}")
+    kept = {each: member for each, member in members.clients.items() if each != name}
+    write_members(folder, Members(clients=kept, removed=(*members.removed, name)))
+    uploads = UploadStore(folder / UPLOADS)
+    if name in uploads.names():
+        uploads.remove(name)
+    assemble_styles(folder, load(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
+
+
+@dataclass(frozen=True)
+class _Both:
+    """Shows progress in one place, and tells events to two."""
+
+    shown: Progress
+    log: EventLog
+
+    def track(
+        self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
+    ) -> Iterator[Item]:
+        return self.shown.track(items, label, total, unit)
+
+    def event(self, kind: str, **fields: Json) -> None:
+        self.shown.event(kind, **fields)
+        self.log.event(kind, **fields)

@@ -1,0 +1,393 @@
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from bottlegan.config import to_values
+from bottlegan.errors import ConfigError, FederationError, InputError, ModelFileError
+from bottlegan.federated.client.client import open_client
+from bottlegan.federated.protocol.exchange import (
+    LABELED,
+    LOSS,
+    TEST,
+    UNLABELED,
+    VERDICT,
+    Absence,
+    LocalExchange,
+    Reply,
+    Request,
+)
+from bottlegan.federated.protocol.phase1 import CODE, Phase1Config
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.server import roster
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig, flatten, unflatten
+from bottlegan.federated.server.federation import holds_run, remove_client, run_federation
+from bottlegan.federated.server.outcome import format_scores, load_segmenter
+from bottlegan.federated.server.roster import read_members
+from bottlegan.federated.server.uploads import UploadStore
+from bottlegan.metrics.tally import SIZE
+from bottlegan.models.files import load_model
+from bottlegan.models.weights import read_document
+from bottlegan.progress import Silent
+from bottlegan.training.fixmatch import FixMatchConfig
+
+CODE_SIZE = 24
+BINS = (SIZE - 4) // 3
+
+
+class Recorder(LocalExchange):
+    """Keeps all that was said, and lets some clients be away."""
+
+    def __init__(self, answers: Mapping[str, Callable[[Request], Reply]]) -> None:
+        super().__init__(answers)
+        self.said: list[tuple[str, Request, Reply | Absence]] = []
+        self.away: set[str] = set()
+
+    def clients(self) -> list[str]:
+        return [name for name in self.answers if name not in self.away]
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        replies = super().ask(requests, deadline)
+        self.said += [(name, requests[name], reply) for name, reply in replies.items()]
+        return replies
+
+    def kinds(self, name: str) -> list[str]:
+        return [request.kind for who, request, _ in self.said if who == name]
+
+
+class Double:
+    """A client without images: its style is a number, and its weights go up by one."""
+
+    def __init__(self, code: float = 0.0, **replies: Reply | Exception) -> None:
+        self.code, self.replies = code, replies
+
+    def __call__(self, request: Request) -> Reply:
+        if request.kind in self.replies:
+            reply = self.replies[request.kind]
+            if isinstance(reply, Exception):
+                raise reply
+            return reply
+        match request.kind:
+            case "join":
+                return Reply(numbers={LABELED: 2, UNLABELED: 3, TEST: 1})
+            case "contribute":
+                return Reply({CODE: torch.full((CODE_SIZE,), self.code)}, {VERDICT: 0})
+            case "styles":
+                return Reply()
+            case "train":
+                return Reply({name: tensor + 1 for name, tensor in request.arrays.items()}, {LOSS: 1.0})
+            case _:
+                counted = torch.ones(SIZE, dtype=torch.float64)
+                counted[3] = BINS
+                return Reply({"tally": counted})
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def event(self, kind: str, **fields: object) -> None:
+        self.events.append((kind, fields))
+
+    def left_out(self) -> dict[object, object]:
+        return {fields["client"]: fields["reason"] for kind, fields in self.events if kind == "left out"}
+
+
+@pytest.fixture
+def plain(tiny: Phase2Config) -> FederationConfig:
+    return FederationConfig(
+        phase2=replace(tiny, rounds=3),
+        strategy=StrategyConfig(name="fedavg"),
+        rounds=RoundsConfig(least=1, deadline=0.05, evaluate_every=2),
+        upload_deadline=5.0,
+    )
+
+
+@pytest.fixture
+def stained(plain: FederationConfig) -> FederationConfig:
+    return replace(plain, phase2=replace(plain.phase2, mode="normalize"))
+
+
+def equal(a: Weights, b: Weights) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def open_all(labs: Mapping[str, Path]) -> dict[str, Callable[[Request], Reply]]:
+    return {name: open_client(path).answer for name, path in labs.items()}
+
+
+@pytest.mark.parametrize("mode", ["normalize", "restain"])
+def test_nothing_of_a_lab_but_numbers_leaves_it(
+    mode: str, labs: dict[str, Path], stained: FederationConfig, tmp_path: Path
+) -> None:
+    phase2 = replace(stained.phase2, mode=mode, fixmatch=FixMatchConfig(enabled=True, warm_up=0.0, threshold=0.6))
+    exchange = Recorder(open_all(labs))
+    state = run_federation(exchange, replace(stained, phase2=phase2), tmp_path / "run")
+    assert state.finished == 3
+    assert all(len(record.trained) == 3 for record in state.history.rounds)
+    assert {request.kind for _, request, _ in exchange.said} == {"join", "contribute", "styles", "train", "evaluate"}
+    allowed = {"train": set(state.weights), "evaluate": {"tally"}, "contribute": {CODE}, "join": set(), "styles": set()}
+    smallest = 64 * 64
+    for _, request, reply in exchange.said:
+        assert isinstance(reply, Reply), reply
+        assert set(reply.arrays) == allowed[request.kind]
+        assert all(type(value) in (int, float) for value in reply.numbers.values())
+        for name, tensor in reply.arrays.items():
+            assert tensor.dtype in (torch.float32, torch.float64)
+            assert tensor.numel() < smallest
+            # Nor a view of something larger, of which a careless transport would send all.
+            assert tensor.untyped_storage().nbytes() == tensor.nbytes, name
+    # Of one client, others get to know no more than the name that the server gave it and its style.
+    told = [request for _, request, _ in exchange.said]
+    secrets = ("lab.toml", "images", "/", str(tmp_path))
+    for request in told:
+        texts = [value for value in request.settings.values() if isinstance(value, str)]
+        assert not [word for word in secrets for text in texts if word in text]
+
+
+def test_a_run_leaves_a_network_its_history_and_its_scores(
+    labs: dict[str, Path], stained: FederationConfig, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    state = run_federation(LocalExchange(open_all(labs)), stained, folder)
+    network, said = load_segmenter(folder / "segmenter.safetensors")
+    assert equal(dict(network.state_dict()), state.weights)
+    assert said.config == stained.phase2
+    assert said.scores == state.history.rounds[-1].scores
+    assert json.loads((folder / "history.json").read_text()) == to_values(state.history)
+    assert sorted(load_model(folder / "styles.safetensors").codes.names) == sorted(labs)
+    text = (folder / "scores.txt").read_text()
+    assert text == format_scores(state.history)
+    assert [line.split()[0] for line in text.splitlines()[3:]] == [*sorted(labs), "all"]
+    events = [json.loads(line)["kind"] for line in (folder / "federation.jsonl").read_text().splitlines()]
+    assert events == ["upload"] * 3 + ["styles"] + ["round"] * 3
+
+
+def test_a_run_is_the_same_whatever_the_order_of_its_labs(
+    labs: dict[str, Path], plain: FederationConfig, tmp_path: Path
+) -> None:
+    one = run_federation(LocalExchange(open_all(labs)), plain, tmp_path / "one")
+    other = run_federation(LocalExchange(open_all(dict(reversed(labs.items())))), plain, tmp_path / "other")
+    assert equal(one.weights, other.weights)
+    assert one.history == other.history
+
+
+class Killed(Recorder):
+    """Goes down at the given request for training, after clients have trained."""
+
+    def __init__(self, answers: Mapping[str, Callable[[Request], Reply]], at: int) -> None:
+        super().__init__(answers)
+        self.left = at
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        replies = super().ask(requests, deadline)
+        if any(request.kind == "train" for request in requests.values()):
+            self.left -= 1
+            if self.left == 0:
+                raise KeyboardInterrupt
+        return replies
+
+
+@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam"])
+@pytest.mark.parametrize("at", [1, 2, 3])
+def test_a_killed_federation_of_labs_with_own_layers_goes_on_to_the_same_bytes(
+    strategy: str, at: int, labs: dict[str, Path], plain: FederationConfig, tmp_path: Path
+) -> None:
+    config = replace(
+        plain,
+        phase2=replace(plain.phase2, local_normalization=True),
+        strategy=StrategyConfig(name=strategy, learning_rate=0.1),  # type: ignore[arg-type]
+    )
+    whole = run_federation(LocalExchange(open_all(labs)), config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(Killed(open_all(labs), at), config, tmp_path / "killed")
+    exchange = Recorder(open_all(labs))
+    resumed = run_federation(exchange, config, tmp_path / "killed")
+    assert equal(resumed.weights, whole.weights)
+    assert resumed.history == whole.history
+    assert not [request for _, request, _ in exchange.said if request.kind == "join"]
+
+
+def test_uploads_are_asked_for_once(stained: FederationConfig, tmp_path: Path) -> None:
+    answers = {"a": Double(0.1), "b": Double(0.2)}
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(Killed(answers, 1), stained, tmp_path)
+    before = (tmp_path / "styles.safetensors").read_bytes()
+    exchange = Recorder(answers)
+    run_federation(exchange, stained, tmp_path)
+    assert exchange.kinds("a") == ["train", "train", "evaluate", "train", "evaluate"]
+    assert (tmp_path / "styles.safetensors").read_bytes() == before
+
+
+def test_a_late_client_is_taken_in_without_asking_the_others_again(stained: FederationConfig, tmp_path: Path) -> None:
+    class Arriving(Recorder):
+        def clients(self) -> list[str]:
+            return [name for name in self.answers if name != "late" or len(self.kinds("a")) > 4]
+
+    exchange = Arriving({"a": Double(0.1), "b": Double(0.2), "late": Double(0.3)})
+    state = run_federation(exchange, stained, tmp_path)
+    assert [record.trained for record in state.history.rounds] == [("a", "b"), ("a", "b"), ("a", "b", "late")]
+    kinds = ["join", "contribute", "styles", "train", "train", "evaluate", "styles", "train", "evaluate"]
+    assert exchange.kinds("a") == kinds
+    assert exchange.kinds("late") == ["join", "contribute", "styles", "train", "evaluate"]
+    model = load_model(tmp_path / "styles.safetensors")
+    assert model.codes.names == ["a", "b", "late"]
+    assert [float(code[0].detach()) for code in model.codes.table] == pytest.approx([0.1, 0.2, 0.3])
+
+
+def test_a_client_that_leaves_is_removed_and_not_asked_again(stained: FederationConfig, tmp_path: Path) -> None:
+    answers = {"a": Double(0.1), "b": Double(0.2), "c": Double(0.3)}
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(Killed(answers, 2), stained, tmp_path)
+    remove_client(tmp_path, "b")
+    assert UploadStore(tmp_path / "uploads").names() == ["a", "c"]
+    assert read_document(tmp_path / "styles.safetensors").styles == ("a", "c")
+    exchange = Recorder(answers)
+    state = run_federation(exchange, stained, tmp_path)
+    assert exchange.kinds("b") == []
+    assert exchange.kinds("a") == ["styles", "train", "evaluate", "train", "evaluate"]
+    assert [len(record.trained) for record in state.history.rounds] == [3, 2, 2]
+    with pytest.raises(InputError, match="has no client called b; there are: a, c"):
+        remove_client(tmp_path, "b")
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (Double(join=FederationError("join ended with ImageError")), "join ended with ImageError"),
+        (Double(join=Reply(numbers={LABELED: 1.0})), "number test is missing"),
+        (Double(join=Reply(numbers={LABELED: float("nan"), UNLABELED: 1, TEST: 1})), "number labeled is nan"),
+        (Double(contribute=FederationError("gone")), "gone"),
+        (Double(contribute=Reply({CODE: torch.zeros(9)}, {VERDICT: 0})), r"shape (9,), not (24,)"),
+        (Double(float("nan")), "holds NaN or infinity"),
+        (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)})), "number verdict is missing"),
+        (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)}, {VERDICT: 2})), "its style was refused"),
+        (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)}, {VERDICT: 99})), "its style was refused"),
+        (Double(styles=FederationError("no space left")), "no space left"),
+    ],
+)
+def test_a_client_that_cannot_join_is_left_out_by_name(
+    bad: Double, reason: str, stained: FederationConfig, tmp_path: Path
+) -> None:
+    exchange, told = Recorder({"a": Double(0.1), "bad": bad, "c": Double(0.2)}), Told()
+    state = run_federation(exchange, stained, tmp_path, progress=told)
+    assert all(record.trained == ("a", "c") for record in state.history.rounds)
+    assert reason in str(told.left_out()["bad"])
+    assert sorted(state.history.rounds[-1].each) == ["a", "c"]
+    assert exchange.kinds("bad").count("contribute") <= 1
+    assert "train" not in exchange.kinds("bad")
+    assert "left out" in (tmp_path / "federation.jsonl").read_text()
+
+
+def test_a_client_that_was_left_out_is_asked_again_when_it_comes_back(
+    stained: FederationConfig, tmp_path: Path
+) -> None:
+    bad = Double(0.3, contribute=FederationError("wrong folder"))
+
+    class Returning(Recorder):
+        def clients(self) -> list[str]:
+            trained = self.kinds("a").count("train")
+            if trained == 1:
+                bad.replies.clear()
+            return ["a", "c"] if trained == 1 else ["a", "bad", "c"]
+
+    exchange = Returning({"a": Double(0.1), "bad": bad, "c": Double(0.2)})
+    state = run_federation(exchange, stained, tmp_path)
+    assert [record.trained for record in state.history.rounds] == [("a", "c"), ("a", "c"), ("a", "bad", "c")]
+
+
+def test_too_few_clients_are_waited_for_but_not_for_ever(
+    plain: FederationConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(plain, rounds=RoundsConfig(least=2, deadline=0.2))
+    exchange = Recorder({"a": Double(), "b": Double()})
+    exchange.away = {"b"}
+    with pytest.raises(FederationError, match=r"1 clients are connected after 0.2 s, 2 are needed; start the others"):
+        run_federation(exchange, config, tmp_path / "a")
+    # It comes while the server waits.
+    monkeypatch.setattr(roster.time, "sleep", lambda seconds: exchange.away.clear())
+    assert run_federation(exchange, config, tmp_path / "b").finished == 3
+
+
+def test_clients_that_cannot_train_are_too_few(plain: FederationConfig, tmp_path: Path) -> None:
+    idle = Double(join=Reply(numbers={LABELED: 0, UNLABELED: 5, TEST: 1}))
+    config = replace(plain, rounds=RoundsConfig(least=2, deadline=0.05))
+    with pytest.raises(FederationError, match=r"fewer than 2 of 2 clients can train .*no labels"):
+        run_federation(Recorder({"a": Double(), "idle": idle}), config, tmp_path / "a")
+    failing = Double(join=FederationError("join ended with ImageError"))
+    with pytest.raises(FederationError, match=r"fewer than 2 of 2 clients can train .*b: join ended with ImageError"):
+        run_federation(Recorder({"a": Double(), "b": failing}), config, tmp_path / "b")
+    fixmatch = replace(config, phase2=replace(config.phase2, fixmatch=FixMatchConfig(enabled=True, warm_up=0.0)))
+    state = run_federation(Recorder({"a": Double(), "idle": idle}), fixmatch, tmp_path / "c")
+    assert state.history.rounds[0].trained == ("a", "idle")
+    assert read_members(tmp_path / "c").clients["idle"].unlabeled == 5
+
+
+def test_a_client_that_dies_in_a_round_costs_that_round_its_share(plain: FederationConfig, tmp_path: Path) -> None:
+    class Dying(Double):
+        def __call__(self, request: Request) -> Reply:
+            if request.kind == "train" and request.settings["round"] == 2:
+                raise FederationError("killed")
+            return super().__call__(request)
+
+    state = run_federation(Recorder({"a": Double(), "b": Dying()}), plain, tmp_path)
+    assert [record.trained for record in state.history.rounds] == [("a", "b"), ("a",), ("a", "b")]
+    assert state.history.rounds[1].left_out == {"b": "killed"}
+
+
+def test_a_folder_belongs_to_one_configuration(plain: FederationConfig, tmp_path: Path) -> None:
+    exchange = Recorder({"a": Double()})
+    assert not holds_run(tmp_path)
+    run_federation(exchange, plain, tmp_path)
+    assert holds_run(tmp_path)
+    said = len(exchange.said)
+    run_federation(exchange, plain, tmp_path)
+    assert len(exchange.said) == said
+    for other in (replace(plain, seed=1), replace(plain, phase1=Phase1Config(upload="generators"))):
+        with pytest.raises(InputError, match="another configuration or seed"):
+            run_federation(exchange, other, tmp_path)
+
+
+def test_a_flat_configuration_has_scalars_only_and_comes_back(stained: FederationConfig) -> None:
+    config = replace(stained, seed=5, phase2=replace(stained.phase2, restained=0.25))
+    flat = flatten(config)
+    assert all(isinstance(value, str | int | float | bool) for value in flat.values())
+    assert flat["phase2.training.steps"] == 1
+    assert flat["phase2.restained"] == 0.25
+    assert unflatten(flat) == config
+    assert unflatten({}) == FederationConfig()
+    assert unflatten({"phase2.rounds": 7}).phase2.rounds == 7
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"phase2.round": 7}, "unknown key `phase2.round`"),
+        ({"phase2.rounds": "7"}, "key `phase2.rounds`"),
+        ({"seed": 1, "seed.x": 2}, "`seed.x` is below `seed`, which is no table"),
+        ({"strategy.name": "fedprox"}, "fedprox needs phase2.proximal"),
+        ({"upload_deadline": 0.0}, "upload_deadline must be above 0"),
+    ],
+)
+def test_a_wrong_flat_configuration_is_explained(values: dict[str, str | int | float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        unflatten(values)
+
+
+def test_a_segmenters_file_is_checked(plain: FederationConfig, tmp_path: Path) -> None:
+    run_federation(Recorder({"a": Double()}), plain, tmp_path)
+    content = (tmp_path / "segmenter.safetensors").read_bytes()
+    bad = tmp_path / "bad.safetensors"
+    for damaged in (content[:-5], b"", (tmp_path / "checkpoint.safetensors").read_bytes()):
+        bad.write_bytes(damaged)
+        with pytest.raises(ModelFileError, match="is not a segmenter"):
+            load_segmenter(bad)
+
+
+def test_a_history_without_scores_says_so(plain: FederationConfig, tmp_path: Path) -> None:
+    silent = Double(evaluate=Reply({"tally": torch.zeros(SIZE, dtype=torch.float64)}))
+    run_federation(Recorder({"a": silent}), plain, tmp_path)
+    assert (tmp_path / "scores.txt").read_text() == "No client has test images, so nothing was scored.\n"
