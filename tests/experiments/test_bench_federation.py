@@ -5,7 +5,7 @@ import pytest
 
 from bottlegan.experiments.bench_federation import bench_staining, bench_uploads, time_rounds
 from bottlegan.experiments.world import World, draw_world
-from bottlegan.federated.server.federation import LOG
+from bottlegan.federated.server.folder import LOG
 from bottlegan.progress import Silent
 
 

@@ -68,6 +68,11 @@ def test_a_simulation_ends_by_naming_what_it_wrote(
     assert network.config.width == 4
     before = {path: path.read_bytes() for path in out.glob("*.safetensors")}
 
+    assert run(monkeypatch, "info", out) == 0
+    said = capsys.readouterr().out
+    assert "Finished after 2 rounds." in said
+    assert "lab-01" in said
+    assert (out / "report.html").exists()
     assert simulate(monkeypatch, config, out) == 2
     assert "holds a run already; give --resume" in capsys.readouterr().err
     assert simulate(monkeypatch, config, out, "--resume") == 0

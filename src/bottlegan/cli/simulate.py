@@ -29,8 +29,7 @@ def simulate(
     Example: bottlegan simulate configs/simulate.toml --out run
     """
     from bottlegan.config import load
-    from bottlegan.federated.server.federation import holds_run
-    from bottlegan.federated.server.phase2 import HISTORY, SCORES, SEGMENTER
+    from bottlegan.federated.server.folder import HISTORY, SCORES, SEGMENTER, holds_run
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 
     asked = load(SimulationConfig, config)

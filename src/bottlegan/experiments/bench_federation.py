@@ -23,7 +23,7 @@ from bottlegan.federated.flower.simulation import run as run_flower
 from bottlegan.federated.protocol.phase1 import Phase1Config, Upload
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
-from bottlegan.federated.server.federation import LOG
+from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.server.styles import assemble
 from bottlegan.federated.simulation import LabsConfig, draw_labs, run_local
 from bottlegan.models.document import PRIOR

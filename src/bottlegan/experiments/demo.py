@@ -17,8 +17,8 @@ from bottlegan.config import document, to_values
 from bottlegan.errors import ConfigError
 from bottlegan.experiments.demo_report import write_demo
 from bottlegan.experiments.demo_rounds import FIRST, train_together
-from bottlegan.federated.server.roster import read_members
-from bottlegan.federated.server.styles import STYLES
+from bottlegan.federated.server.folder import STYLES
+from bottlegan.federated.server.members import read_members
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.tensors import from_levels, to_levels
 from bottlegan.metrics.fid import frechet_distance

@@ -12,7 +12,7 @@ from bottlegan.federated.protocol.exchange import LocalExchange
 from bottlegan.federated.protocol.phase2 import Mode, Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.federation import run_federation
-from bottlegan.federated.server.styles import UPLOADS
+from bottlegan.federated.server.folder import UPLOADS
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.progress import Progress

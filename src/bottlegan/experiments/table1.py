@@ -31,9 +31,9 @@ from bottlegan.federated.protocol.phase1 import CODE
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import STYLES, UPLOADS
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State, score_clients
-from bottlegan.federated.server.styles import STYLES, UPLOADS
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.tensors import to_batch

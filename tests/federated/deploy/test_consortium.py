@@ -1,6 +1,8 @@
 """What `deploy init` writes, without starting it."""
 
+import json
 import re
+import shutil
 import ssl
 import stat
 import subprocess
@@ -16,12 +18,12 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from bottlegan.cli import main as cli
 from bottlegan.config import load, to_values
-from bottlegan.errors import InputError
+from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.client.holdings import LabConfig
 from bottlegan.federated.deploy.consortium import check_host, check_labs, deploy, describe_app, write_app
 from bottlegan.federated.flower.server_app import ServerConfig
 from bottlegan.federated.protocol.phase2 import Phase2Config
-from bottlegan.federated.server.config import FederationConfig, flatten
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig, flatten
 
 ROOT = Path(__file__).parents[3]
 LABS = ["graz", "uppsala-2"]
@@ -94,6 +96,34 @@ def test_scripts_are_valid_and_can_be_run(made: Path) -> None:
     for lab in LABS:
         assert f"register keys/{lab}.pub consortium --name {lab}\n" in (made / "server" / "register.sh").read_text()
         assert "federation.example.org:443" in (made / "labs" / lab / "start.sh").read_text()
+
+
+@pytest.mark.parametrize(
+    ("status", "details", "code"), [("completed", "", 0), ("failed", "too few clients", 1), ("stopped", "", 1)]
+)
+def test_the_run_can_be_waited_for_and_its_status_returned(
+    status: str, details: str, code: int, made: Path, tmp_path: Path
+) -> None:
+    shutil.copy(made / "server" / "run.sh", tmp_path)
+    (tmp_path / "sleep").write_text("#!/bin/sh\nexit 0\n")
+    asked = {"run": {"success": True, "run-id": "42"}, "list": {"runs": [{"status": "running", "status-details": ""}]}}
+    end = {"runs": [{"run-id": "42", "status": f"finished:{status}", "status-details": details}]}
+    for name, answer in {**asked, "end": end}.items():
+        # As Flower prints it, one key a line.
+        (tmp_path / name).write_text(json.dumps(answer, indent=2))
+    (tmp_path / "flwr.sh").write_text('#!/bin/sh\necho "$@" >> asked\ncat "$1"\n[ "$1" = run ] || cp end list\n')
+    for name in ("flwr.sh", "sleep"):
+        (tmp_path / name).chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    words = ["--wait", "--run-config", "seed=1"]
+    done = subprocess.run(
+        [tmp_path / "run.sh", *words], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert details in done.stderr
+    lines = (tmp_path / "asked").read_text().splitlines()
+    assert lines[0] == "run app consortium --format json --run-config seed=1"
+    assert lines[1:] == ["list consortium --run-id 42 --format json"] * 2
 
 
 def test_nginx_lets_labs_reach_the_fleet_api_and_nothing_else(made: Path) -> None:
@@ -175,6 +205,13 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
     except SystemExit as end:
         return int(end.code or 0)
     return 0
+
+
+def test_more_labs_in_a_round_than_there_are_is_refused(tmp_path: Path) -> None:
+    config = FederationConfig(rounds=RoundsConfig(least=3))
+    with pytest.raises(ConfigError, match=r"3 clients must reply in each round, but there are 2; lower rounds.least"):
+        deploy(tmp_path / "new", "a.org", LABS, config)
+    assert not (tmp_path / "new").exists()
 
 
 def test_a_folder_in_use_is_left_alone(

@@ -24,7 +24,7 @@ from bottlegan.federated.flower.simulation import run as run_flower
 from bottlegan.federated.protocol.exchange import Absence, Reply, Request
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, flatten
-from bottlegan.federated.server.federation import LOG
+from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.server.outcome import load_segmenter
 from bottlegan.federated.simulation import run_local
 from bottlegan.imaging.files import read_image
@@ -192,6 +192,9 @@ def test_a_wrong_run_configuration_is_refused(key: str, value: int | str, said: 
 def test_too_few_clients_are_not_waited_for_for_ever(config: FederationConfig, tmp_path: Path) -> None:
     with pytest.raises(FederationError, match=r"0 clients are connected after 0 s \(none\), 2 are needed"):
         serve(make_grid({}), config, folder=str(tmp_path / "run"), wait=0)
+    assert "0 clients are connected" in (tmp_path / "run" / LOG).read_text()
+    with pytest.raises(ConfigError, match=r"server.clients is 1, but 2 must reply in each round; raise server.clients"):
+        serve(make_grid({}), config, folder=str(tmp_path / "run"), clients=1)
 
 
 def exchange_with(spoil: Callable[[Message], Message | None], labs: dict[str, Path]) -> FlowerExchange:

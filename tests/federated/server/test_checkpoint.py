@@ -13,8 +13,10 @@ from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server import rounds
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
-from bottlegan.federated.server.phase2 import CHECKPOINT, run_phase2
-from bottlegan.federated.server.roster import Member, Roster
+from bottlegan.federated.server.folder import CHECKPOINT
+from bottlegan.federated.server.members import Member
+from bottlegan.federated.server.phase2 import run_phase2
+from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State
 
 

@@ -24,9 +24,10 @@ from bottlegan.federated.protocol.phase1 import CODE, Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server import roster
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig, flatten, unflatten
-from bottlegan.federated.server.federation import holds_run, remove_client, run_federation
+from bottlegan.federated.server.federation import remove_client, run_federation
+from bottlegan.federated.server.folder import holds_run
+from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.outcome import format_scores, load_segmenter
-from bottlegan.federated.server.roster import read_members
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.metrics.tally import SIZE
 from bottlegan.models.files import load_model
@@ -163,7 +164,7 @@ def test_a_run_leaves_a_network_its_history_and_its_scores(
     assert text == format_scores(state.history)
     assert [line.split()[0] for line in text.splitlines()[3:]] == [*sorted(labs), "all"]
     events = [json.loads(line)["kind"] for line in (folder / "federation.jsonl").read_text().splitlines()]
-    assert events == ["upload"] * 3 + ["styles"] + ["round"] * 3
+    assert events == ["begun"] + ["upload"] * 3 + ["styles"] + ["round"] * 3 + ["finished"]
 
 
 def test_a_run_is_the_same_whatever_the_order_of_its_labs(
@@ -310,6 +311,21 @@ def test_too_few_clients_are_waited_for_but_not_for_ever(
     # It comes while the server waits.
     monkeypatch.setattr(roster.time, "sleep", lambda seconds: exchange.away.clear())
     assert run_federation(exchange, config, tmp_path / "b").finished == 3
+
+
+def test_how_a_run_ended_is_in_its_log(plain: FederationConfig, tmp_path: Path) -> None:
+    failing = Double(train=FederationError("train ended with OSError"))
+    with pytest.raises(FederationError, match="0 usable replies"):
+        run_federation(Recorder({"a": failing}), plain, tmp_path)
+    last = json.loads((tmp_path / "federation.jsonl").read_text().splitlines()[-1])
+    assert (last["kind"], last["error"]) == ("failed", "FederationError")
+    assert "a: train ended with OSError" in last["text"]
+    with pytest.raises(KeyboardInterrupt):
+        run_federation(Killed({"a": Double()}, 2), plain, tmp_path)
+    assert json.loads((tmp_path / "history.json").read_text())["rounds"][0]["loss"] == {"a": 1.0}
+    run_federation(Recorder({"a": Double()}), plain, tmp_path)
+    events = [json.loads(line)["kind"] for line in (tmp_path / "federation.jsonl").read_text().splitlines()]
+    assert events == ["begun", "failed", "begun", "round", "failed", "begun", "round", "round", "finished"]
 
 
 def test_clients_that_cannot_train_are_too_few(plain: FederationConfig, tmp_path: Path) -> None:

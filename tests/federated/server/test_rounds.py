@@ -13,8 +13,10 @@ from bottlegan.federated.client.training import Lab, score_lab, train_round
 from bottlegan.federated.protocol.exchange import Absence, Exchange, LocalExchange, Reply, Request
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
-from bottlegan.federated.server.phase2 import CHECKPOINT, run_phase2
-from bottlegan.federated.server.roster import Member, Roster
+from bottlegan.federated.server.folder import CHECKPOINT
+from bottlegan.federated.server.members import Member
+from bottlegan.federated.server.phase2 import run_phase2
+from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, draw_clients
 from bottlegan.metrics.tally import SIZE, compute_scores
 from bottlegan.progress import Progress, Silent

@@ -17,7 +17,8 @@ from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.protocol.exchange import Scalar
 from bottlegan.federated.server.config import unflatten
-from bottlegan.federated.server.federation import LOG, holds_run, run_federation
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import LOG, holds_run, logging_to
 
 PREFIX = "server."
 log = logging.getLogger(__name__)
@@ -70,7 +71,8 @@ def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: Server
             "raise server.clients, or lower rounds.least"
         )
     patches = list_patches(Path(server.reference)) if server.reference else []
-    found = exchange.wait(server.clients, server.wait)
+    with logging_to(folder):
+        found = exchange.wait(server.clients, server.wait)
     log.info("%d clients are connected: %s", len(found), ", ".join(found))
     run_federation(exchange, config, folder, reference_set=[patch.read_image() for patch in patches] or None)
     log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)

@@ -1,36 +1,23 @@
-"""A whole federation on the server: phase 1, then phase 2. Whoever runs one, runs this; only the exchange differs.
+"""A whole federation on the server: phase 1, then phase 2. Whoever runs one, runs this; only the exchange differs."""
 
-All of it is in one folder, and a run that was stopped anywhere goes on from there:
-
-| file | holds |
-| --- | --- |
-| federation.json | the configuration |
-| federation.jsonl | what happened, line by line |
-| clients.json | who takes part |
-| uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
-| checkpoint.safetensors | phase 2: the last round |
-| segmenter.safetensors, history.json, scores.txt | the result |
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
+from bottlegan import __version__
 from bottlegan.config import load, to_json
 from bottlegan.errors import InputError
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.folder import BEGUN, CONFIG, FINISHED, UPLOADS, holds_run, logging_to
+from bottlegan.federated.server.members import Members, read_members, write_members
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.phase2 import run_phase2
-from bottlegan.federated.server.roster import Members, read_members, write_members
 from bottlegan.federated.server.rounds import State
-from bottlegan.federated.server.styles import UPLOADS, assemble_styles
+from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.files import Levels
-from bottlegan.progress import EventLog, Item, Json, Progress, Silent, Unit
-
-CONFIG, LOG = "federation.json", "federation.jsonl"
+from bottlegan.progress import Progress, Silent
 
 
 def run_federation(
@@ -55,15 +42,12 @@ def run_federation(
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
     keep_config(folder, config)
-    with EventLog(folder / LOG) as log:
-        told = _Both(progress or Silent(), log)
+    with logging_to(folder, progress) as told:
+        told.event(BEGUN, version=__version__, rounds=config.phase2.rounds)
         roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=told)
-        return run_phase2(exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label)
-
-
-def holds_run(folder: Path) -> bool:
-    """Return whether a federation has begun in `folder`."""
-    return (folder / CONFIG).exists()
+        state = run_phase2(exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label)
+        told.event(FINISHED)
+    return state
 
 
 def keep_config(folder: Path, config: FederationConfig) -> None:
@@ -91,20 +75,3 @@ def remove_client(
     if name in uploads.names():
         uploads.remove(name)
     assemble_styles(folder, load(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
-
-
-@dataclass(frozen=True)
-class _Both:
-    """Shows progress in one place, and tells events to two."""
-
-    shown: Progress
-    log: EventLog
-
-    def track(
-        self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
-    ) -> Iterator[Item]:
-        return self.shown.track(items, label, total, unit)
-
-    def event(self, kind: str, **fields: Json) -> None:
-        self.shown.event(kind, **fields)
-        self.log.event(kind, **fields)

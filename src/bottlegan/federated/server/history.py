@@ -1,6 +1,7 @@
 """What happened in each round: the document that `history.json` holds."""
 
 from dataclasses import field
+from statistics import fmean
 
 from bottlegan.config import document
 
@@ -22,6 +23,11 @@ class RoundRecord:
     """The same, client by client."""
     unscored: dict[str, str] = field(default_factory=dict)
     """Clients that were asked for their scores, but could not be counted, and why."""
+
+    @property
+    def mean_loss(self) -> float:
+        """The loss in training, averaged over the clients that trained."""
+        return fmean(self.loss.values())
 
 
 @document

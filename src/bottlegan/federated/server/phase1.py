@@ -28,8 +28,10 @@ from bottlegan.federated.protocol.exchange import (
 from bottlegan.federated.protocol.phase1 import expected_shapes
 from bottlegan.federated.protocol.validation import find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.roster import Member, Roster
-from bottlegan.federated.server.styles import STYLES, UPLOADS, assemble_styles
+from bottlegan.federated.server.folder import STYLES, UPLOADS
+from bottlegan.federated.server.members import Member
+from bottlegan.federated.server.roster import Roster
+from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR, check_name

@@ -12,16 +12,15 @@ from bottlegan.errors import FederationError
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.folder import CHECKPOINT, HISTORY, SCORES, SEGMENTER
+from bottlegan.federated.server.history import RoundRecord
 from bottlegan.federated.server.outcome import format_scores, save_segmenter
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, begin, run_round
 from bottlegan.files import write_text
 from bottlegan.imaging.files import Levels
-from bottlegan.progress import Progress, Silent
-
-CHECKPOINT = "checkpoint.safetensors"
-SEGMENTER, HISTORY, SCORES = "segmenter.safetensors", "history.json", "scores.txt"
+from bottlegan.progress import Json, Progress, Silent
 
 
 def run_phase2(
@@ -60,10 +59,16 @@ def run_phase2(
         state.finished, state.history = number, replace(state.history, rounds=(*state.history.rounds, record))
         save_rounds(folder / CHECKPOINT, config, state)
         write_text(folder / HISTORY, to_json(state.history))
-        progress.event("round", number=number, left_out=dict(record.left_out), scores=dict(record.scores))
+        progress.event("round", **tell(record))
     save_segmenter(folder / SEGMENTER, state.weights, config.phase2, state.history)
     write_text(folder / SCORES, format_scores(state.history))
     return state
+
+
+def tell(record: RoundRecord) -> dict[str, Json]:
+    """Return what is told of a round."""
+    told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
+    return told | {"left_out": dict(record.left_out), "unscored": dict(record.unscored)}
 
 
 def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str], config: FederationConfig) -> None:

@@ -5,37 +5,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bottlegan.config import document, load, to_json
 from bottlegan.errors import FederationError
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.protocol.phase2 import Phase2Config, count_examples
 from bottlegan.federated.server.config import RoundsConfig
-from bottlegan.files import write_text
+from bottlegan.federated.server.members import Member, read_members, write_members
 from bottlegan.progress import Progress, Silent
 
 POLL_SECONDS = 1.0
-MEMBERS = "clients.json"
-
-
-@document
-class Member:
-    """A client that has joined."""
-
-    labeled: int
-    unlabeled: int
-    test: int
-    verdict: str = ""
-    """On its style, once it has uploaded it."""
-    styles: str = ""
-    """Digest of the styles that it was given last."""
-
-
-@document
-class Members:
-    """All clients that have joined, and those that were removed and are not asked any more."""
-
-    clients: dict[str, Member]
-    removed: tuple[str, ...] = ()
 
 
 class Roster:
@@ -98,14 +75,3 @@ class Roster:
 
     def _open(self, names: Sequence[str]) -> list[str]:
         return [name for name in names if name not in self.left_out]
-
-
-def read_members(folder: Path) -> Members:
-    """Return the clients of the federation in `folder`."""
-    path = folder / MEMBERS
-    return load(Members, path) if path.exists() else Members(clients={})
-
-
-def write_members(folder: Path, members: Members) -> None:
-    """Keep the clients of the federation in `folder`."""
-    write_text(folder / MEMBERS, to_json(members))

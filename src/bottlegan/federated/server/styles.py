@@ -11,6 +11,7 @@ from bottlegan.errors import InputError
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.folder import STYLES, UPLOADS
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR
@@ -18,8 +19,6 @@ from bottlegan.models.files import to_weights
 from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
 from bottlegan.progress import Progress
 from bottlegan.training.distill import distill
-
-STYLES, UPLOADS = "styles.safetensors", "uploads"
 
 
 def assemble_styles(
