@@ -42,6 +42,8 @@ class LabsConfig:
     """One sub-folder a lab, with a lab.toml in it, relative to this document; without it, labs are drawn."""
     reference: Path | None = None
     """With `folder`: folder of the public reference set, which upload = "generators" needs."""
+    prior: Path | None = None
+    """Model file that styles are fitted to, relative to this document; without it, the one that is shipped."""
     count: int = 4
     train: int = 2
     """Patches of each lab to train on."""
@@ -92,11 +94,12 @@ def run_local(
     folder: Path,
     *,
     reference_set: Sequence[Levels] | None = None,
+    prior: Path | None = None,
     progress: Progress | None = None,
 ) -> State:
     """Run a federation of labs in this process, one after the other."""
     exchange = LocalExchange({name: open_client(path).answer for name, path in labs.items()})
-    return run_federation(exchange, config, folder, reference_set=reference_set, progress=progress)
+    return run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
 
 
 def draw_labs(config: LabsConfig, seed: int, out: Path, progress: Progress) -> None:

@@ -1,5 +1,6 @@
 import copy
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +15,12 @@ from bottlegan.federated.client.client import Client, open_client
 from bottlegan.federated.client.holdings import LabConfig, open_holdings
 from bottlegan.federated.client.own_layers import OwnLayers, list_own
 from bottlegan.federated.protocol.exchange import Reply, Request
+from bottlegan.federated.protocol.handshake import HandshakeError, digest_file, introduce, to_text
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, build_network, initial_weights
 from bottlegan.federated.simulation import write_patch
 from bottlegan.metrics.tally import SIZE
+from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model, save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.training.segmentation import Labeled
@@ -28,8 +31,15 @@ def ask(kind: str, config: object, arrays: Weights | None = None, number: int = 
     return Request(kind, arrays or {}, settings)  # type: ignore[arg-type]
 
 
+def joining(name: str, **changes: object) -> Request:
+    """What a server asks that has all in common with the client, but for changes of its handshake."""
+    own = replace(introduce(Phase2Config(), PRIOR), **changes)  # type: ignore[arg-type]
+    config = json.dumps(to_values(Phase2Config()))
+    return Request("join", settings={"client": name, "handshake": to_text(own), "config": config})
+
+
 def join(client: Client, name: str) -> Client:
-    client.answer(Request("join", settings={"client": name}))
+    client.answer(joining(name))
     return client
 
 
@@ -47,11 +57,54 @@ def logged(client: Client) -> list[dict[str, object]]:
 
 
 def test_joining_counts_the_images(labs: dict[str, Path]) -> None:
-    counts = {name: open_client(path).answer(Request("join", settings={"client": name})) for name, path in labs.items()}
-    assert all(not reply.arrays for reply in counts.values())
+    counts = {name: open_client(path).answer(joining(name)) for name, path in labs.items()}
+    assert all(reply.arrays.keys() == {"handshake"} for reply in counts.values())
     assert [reply.numbers["unlabeled"] for reply in counts.values()] == [2, 2, 2]
     assert [reply.numbers["test"] for reply in counts.values()] == [1, 1, 1]
     assert sorted(reply.numbers["labeled"] for reply in counts.values()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"protocol": 1}, "it speaks protocol 2, the server 1; install the server's version"),
+        ({"package": "9.9"}, r"it runs bottlegan .*, the server 9.9; .*pip install 'bottlegan\[federated\]==9.9'"),
+        ({"prior": "ab" * 32}, "its prior is .*, the server's abababababab; install"),
+        ({"network": "cd" * 32}, "the network it builds is .*, the server's cdcdcdcdcdcd; install the same versions"),
+    ],
+)
+def test_what_differs_from_the_server_is_refused_by_name_in_both_logs(
+    change: dict[str, object], said: str, labs: dict[str, Path]
+) -> None:
+    client = open_client(labs["lab-01"])
+    with pytest.raises(HandshakeError, match=said):
+        client.answer(joining("lab-01", **change))
+    assert logged(client)[-1]["kind"] == "refusal"
+    assert re.search(said, str(logged(client)[-1]["text"]))
+    assert not (client.state / "membership.json").exists()
+
+
+def test_a_server_that_does_not_say_what_it_is_is_refused(labs: dict[str, Path]) -> None:
+    client = open_client(labs["lab-01"])
+    for handshake in ("", "{}", "[1"):
+        request = joining("lab-01")
+        request.settings["handshake"] = handshake
+        with pytest.raises(HandshakeError, match=r"the handshake cannot be read .*pip install"):
+            client.answer(request)
+
+
+def test_a_prior_of_the_federation_is_taken_over_and_forgotten_with_it(
+    labs: dict[str, Path], styles: BottleGAN, tmp_path: Path
+) -> None:
+    client, content = open_client(labs["lab-01"]), as_tensor(styles, tmp_path)
+    sent = joining("lab-01", prior=digest_file(tmp_path / "model.safetensors"))
+    client.answer(replace(sent, arrays={"prior": content}))
+    assert client.prior.read_bytes() == content.numpy().tobytes()
+    assert client.answer(ask("contribute", Phase1Config())).arrays
+    with pytest.raises(FederationError, match="join ended with ModelFileError"):
+        client.answer(replace(sent, arrays={"prior": content[:-9]}))
+    join(client, "lab-01")
+    assert client.prior == PRIOR
 
 
 def test_paths_are_relative_to_the_labs_own_document(labs: dict[str, Path], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,7 +227,7 @@ def test_what_goes_wrong_tells_nothing_of_the_labs_files(labs: dict[str, Path], 
     image = next((folder / "test").glob("*_mask.png"))
     image.write_bytes(b"no image")
     requests = [
-        Request("join", settings={"client": "lab-01"}),
+        joining("lab-01"),
         ask("evaluate", tiny, initial_weights(tiny, 0)),
         ask("train", replace(tiny, mode="normalize"), initial_weights(tiny, 0)),
         Request("train", settings={"config": "{"}),

@@ -14,6 +14,7 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
+from bottlegan.config import to_values
 from bottlegan.errors import ConfigError, FederationError, InputError, MissingError
 from bottlegan.federated.flower.client_app import app as client_app
 from bottlegan.federated.flower.client_app import build_client_app, explain
@@ -22,14 +23,23 @@ from bottlegan.federated.flower.server_app import ServerConfig
 from bottlegan.federated.flower.server_app import app as server_app
 from bottlegan.federated.flower.simulation import run as run_flower
 from bottlegan.federated.protocol.exchange import Absence, Reply, Request
+from bottlegan.federated.protocol.handshake import introduce, to_text
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, flatten
 from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.server.outcome import load_segmenter
 from bottlegan.federated.simulation import run_local
 from bottlegan.imaging.files import read_image
+from bottlegan.models.document import PRIOR
 
-JOIN = Request("join", settings={"client": "a"})
+JOIN = Request(
+    "join",
+    settings={
+        "client": "a",
+        "handshake": to_text(introduce(Phase2Config(), PRIOR)),
+        "config": json.dumps(to_values(Phase2Config())),
+    },
+)
 
 
 @pytest.fixture(autouse=True)

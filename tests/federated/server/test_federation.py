@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import Tensor
 
 from bottlegan.config import to_values
-from bottlegan.errors import ConfigError, FederationError, InputError, ModelFileError
+from bottlegan.errors import FederationError, InputError, ModelFileError
 from bottlegan.federated.client.client import open_client
 from bottlegan.federated.protocol.exchange import (
     LABELED,
@@ -20,18 +21,20 @@ from bottlegan.federated.protocol.exchange import (
     Reply,
     Request,
 )
+from bottlegan.federated.protocol.handshake import HANDSHAKE, from_text, to_tensor
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server import roster
-from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig, flatten, unflatten
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import remove_client, run_federation
 from bottlegan.federated.server.folder import holds_run
 from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.outcome import format_scores, load_segmenter
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.metrics.tally import SIZE
+from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model
-from bottlegan.models.weights import read_document
+from bottlegan.models.weights import read_document, read_weights, write_weights
 from bottlegan.progress import Silent
 from bottlegan.training.fixmatch import FixMatchConfig
 
@@ -59,6 +62,11 @@ class Recorder(LocalExchange):
         return [request.kind for who, request, _ in self.said if who == name]
 
 
+def shake(request: Request) -> Tensor:
+    """What a client says that has all in common with the server."""
+    return to_tensor(from_text(str(request.settings[HANDSHAKE])))
+
+
 class Double:
     """A client without images: its style is a number, and its weights go up by one."""
 
@@ -70,10 +78,10 @@ class Double:
             reply = self.replies[request.kind]
             if isinstance(reply, Exception):
                 raise reply
-            return reply
+            return replace(reply, arrays={HANDSHAKE: shake(request)}) if request.kind == "join" else reply
         match request.kind:
             case "join":
-                return Reply(numbers={LABELED: 2, UNLABELED: 3, TEST: 1})
+                return Reply({HANDSHAKE: shake(request)}, {LABELED: 2, UNLABELED: 3, TEST: 1})
             case "contribute":
                 return Reply({CODE: torch.full((CODE_SIZE,), self.code)}, {VERDICT: 0})
             case "styles":
@@ -130,14 +138,20 @@ def test_nothing_of_a_lab_but_numbers_leaves_it(
     assert state.finished == 3
     assert all(len(record.trained) == 3 for record in state.history.rounds)
     assert {request.kind for _, request, _ in exchange.said} == {"join", "contribute", "styles", "train", "evaluate"}
-    allowed = {"train": set(state.weights), "evaluate": {"tally"}, "contribute": {CODE}, "join": set(), "styles": set()}
+    allowed = {
+        "train": set(state.weights),
+        "evaluate": {"tally"},
+        "contribute": {CODE},
+        "join": {HANDSHAKE},
+        "styles": set(),
+    }
     smallest = 64 * 64
     for _, request, reply in exchange.said:
         assert isinstance(reply, Reply), reply
-        assert set(reply.arrays) == allowed[request.kind]
+        assert set(reply.arrays) == allowed.get(request.kind, set())
         assert all(type(value) in (int, float) for value in reply.numbers.values())
         for name, tensor in reply.arrays.items():
-            assert tensor.dtype in (torch.float32, torch.float64)
+            assert tensor.dtype in (torch.float32, torch.float64) or name == HANDSHAKE
             assert tensor.numel() < smallest
             # Nor a view of something larger, of which a careless transport would send all.
             assert tensor.untyped_storage().nbytes() == tensor.nbytes, name
@@ -283,6 +297,59 @@ def test_a_client_that_cannot_join_is_left_out_by_name(
     assert "left out" in (tmp_path / "federation.jsonl").read_text()
 
 
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        (None, "it does not say which bottlegan it runs; install the same bottlegan on both sides: pip install"),
+        (torch.zeros(5), "its handshake is not a short text"),
+        (torch.zeros(2000, dtype=torch.uint8), "its handshake is not a short text"),
+        (torch.full((9,), 255, dtype=torch.uint8), "the handshake cannot be read"),
+        ({"package": "0.0.1"}, "it runs bottlegan 0.0.1, the server"),
+        ({"prior": "ab" * 32}, "its prior is abababababab, the server's"),
+        ({"network": "\n" * 80}, "the network it builds is ????????????, the server's"),
+    ],
+)
+def test_a_client_that_has_not_in_common_with_the_server_what_it_must_is_refused_by_name(
+    bad: Tensor | dict[str, str] | None, said: str, plain: FederationConfig, tmp_path: Path
+) -> None:
+    class Odd(Double):
+        def __call__(self, request: Request) -> Reply:
+            reply = super().__call__(request)
+            if request.kind != "join":
+                return reply
+            if isinstance(bad, dict):
+                claimed = replace(from_text(str(request.settings[HANDSHAKE])), **bad)
+                return replace(reply, arrays={HANDSHAKE: to_tensor(claimed)})
+            return replace(reply, arrays={} if bad is None else {HANDSHAKE: bad})
+
+    told = Told()
+    state = run_federation(Recorder({"a": Double(), "odd": Odd()}), plain, tmp_path, progress=told)
+    assert said in str(told.left_out()["odd"])
+    assert all(record.trained == ("a",) for record in state.history.rounds)
+
+
+def test_a_federation_with_a_prior_of_its_own_sends_it_and_goes_on_with_it_only(
+    labs: dict[str, Path], stained: FederationConfig, tmp_path: Path
+) -> None:
+    weights = read_weights(PRIOR)
+    own = tmp_path / "own.safetensors"
+    write_weights(replace(weights, document=replace(weights.document, record={"seed": 99})), own)
+    folder, exchange = tmp_path / "run", Recorder(open_all(labs))
+    run_federation(exchange, stained, folder, prior=own)
+    assert (folder / "prior.safetensors").read_bytes() == own.read_bytes()
+    joins = [(request, reply) for _, request, reply in exchange.said if request.kind == "join"]
+    assert all(request.arrays["prior"].numpy().tobytes() == own.read_bytes() for request, _ in joins)
+    assert all(isinstance(reply, Reply) for _, reply in joins)
+    for other in (None, PRIOR):
+        with pytest.raises(InputError, match="holds a run of another prior"):
+            run_federation(exchange, stained, folder, prior=other)
+    run_federation(exchange, stained, folder, prior=own)
+    (tmp_path / "none.safetensors").write_bytes(b"no model")
+    with pytest.raises(ModelFileError):
+        run_federation(exchange, stained, tmp_path / "new", prior=tmp_path / "none.safetensors")
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_client_that_was_left_out_is_asked_again_when_it_comes_back(
     stained: FederationConfig, tmp_path: Path
 ) -> None:
@@ -365,32 +432,6 @@ def test_a_folder_belongs_to_one_configuration(plain: FederationConfig, tmp_path
     for other in (replace(plain, seed=1), replace(plain, phase1=Phase1Config(upload="generators"))):
         with pytest.raises(InputError, match="another configuration or seed"):
             run_federation(exchange, other, tmp_path)
-
-
-def test_a_flat_configuration_has_scalars_only_and_comes_back(stained: FederationConfig) -> None:
-    config = replace(stained, seed=5, phase2=replace(stained.phase2, restained=0.25))
-    flat = flatten(config)
-    assert all(isinstance(value, str | int | float | bool) for value in flat.values())
-    assert flat["phase2.training.steps"] == 1
-    assert flat["phase2.restained"] == 0.25
-    assert unflatten(flat) == config
-    assert unflatten({}) == FederationConfig()
-    assert unflatten({"phase2.rounds": 7}).phase2.rounds == 7
-
-
-@pytest.mark.parametrize(
-    ("values", "message"),
-    [
-        ({"phase2.round": 7}, "unknown key `phase2.round`"),
-        ({"phase2.rounds": "7"}, "key `phase2.rounds`"),
-        ({"seed": 1, "seed.x": 2}, "`seed.x` is below `seed`, which is no table"),
-        ({"strategy.name": "fedprox"}, "fedprox needs phase2.proximal"),
-        ({"upload_deadline": 0.0}, "upload_deadline must be above 0"),
-    ],
-)
-def test_a_wrong_flat_configuration_is_explained(values: dict[str, str | int | float], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        unflatten(values)
 
 
 def test_a_segmenters_file_is_checked(plain: FederationConfig, tmp_path: Path) -> None:

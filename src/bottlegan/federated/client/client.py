@@ -17,6 +17,15 @@ from bottlegan.federated.client.staining import Stain, read_styles, stain_with
 from bottlegan.federated.client.style import contribute
 from bottlegan.federated.client.training import Lab, score_lab, train_round
 from bottlegan.federated.protocol.exchange import LABELED, LOSS, TEST, UNLABELED, VERDICT, VERDICTS, Reply, Request
+from bottlegan.federated.protocol.handshake import (
+    HANDSHAKE,
+    PRIOR_CONTENT,
+    HandshakeError,
+    find_difference,
+    from_text,
+    introduce,
+    to_tensor,
+)
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, build_network
 from bottlegan.files import make_folder, replacing, write_text
@@ -60,6 +69,9 @@ class Client:
             reply = self._answer(request)
             sizes: dict[str, Json] = {name: tensor.nbytes for name, tensor in reply.arrays.items()}
             self._record("reply", request=request.kind, bytes=sizes, numbers=dict(reply.numbers))
+        except HandshakeError as error:
+            self._record("refusal", request=request.kind, text=str(error))
+            raise
         except Exception as error:
             # Its text may name a patient's file.
             self._record("failure", request=request.kind, error=type(error).__name__, text=str(error))
@@ -83,12 +95,27 @@ class Client:
                 return self.evaluate(request)
 
     def join(self, request: Request) -> Reply:
-        """Begin anew under the name that the server gives; reading all images, see that they can be read."""
+        """Begin anew under the name that the server gives; reading all images, see that they can be read.
+
+        First of all, see that server and lab have in common what they must.
+        """
+        self.take_prior(request)
+        own = introduce(_read(request, Phase2Config), self.prior)
+        if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
+            raise HandshakeError(fault)
         write_text(self._membership, to_json(Membership(client=_get(request, "client", str))))
         self.layers.forget()
         held = self.holdings
         parts = {LABELED: held.labeled(), UNLABELED: held.images(), TEST: held.test()}
-        return Reply(numbers={name: len(found) for name, found in parts.items()})
+        return Reply({HANDSHAKE: to_tensor(own)}, {name: len(found) for name, found in parts.items()})
+
+    def take_prior(self, request: Request) -> None:
+        """Keep the federation's prior, if it has one that is not shipped with the package, and it is a whole model."""
+        self._sent_prior.unlink(missing_ok=True)
+        if (content := request.arrays.get(PRIOR_CONTENT)) is not None:
+            with replacing(self._sent_prior) as temporary:
+                temporary.write_bytes(content.numpy().tobytes())
+                read_weights(temporary)
 
     def contribute(self, request: Request) -> Reply:
         """Return what the server needs to know of the lab's style."""
@@ -98,7 +125,7 @@ class Client:
                 self.holdings.images(),
                 config,
                 reference_set=self.holdings.reference_set(),
-                prior=read_weights(PRIOR),
+                prior=read_weights(self.prior),
                 seed=_get(request, "seed", int),
                 progress=log,
             )
@@ -145,6 +172,15 @@ class Client:
     def name(self) -> str:
         """What the lab is called since it has joined, and its style, too."""
         return load(Membership, self._membership).client
+
+    @property
+    def prior(self) -> Path:
+        """The model file that styles are fitted to: the federation's own, or the one that is shipped."""
+        return self._sent_prior if self._sent_prior.exists() else PRIOR
+
+    @property
+    def _sent_prior(self) -> Path:
+        return self.state / "prior.safetensors"
 
     @property
     def _log(self) -> Path:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import re
+import shutil
 from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -17,7 +18,9 @@ from bottlegan.errors import InputError
 from bottlegan.federated.deploy.certificates import make_authority, make_server, write_authority, write_node_key
 from bottlegan.federated.flower.server_app import ServerConfig
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.folder import OWN_PRIOR
 from bottlegan.files import make_folder, write_text
+from bottlegan.models.weights import read_weights
 
 PORT = 9092
 """Where the SuperLink listens on its own machine's loopback."""
@@ -25,13 +28,18 @@ LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 LAB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
-def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfig) -> None:
-    """Write what the server and each lab need to `folder`, which must be empty or not there yet."""
+def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfig, prior: Path | None = None) -> None:
+    """Write what the server and each lab need to `folder`, which must be empty or not there yet.
+
+    With a `prior`, labs are sent that one and fit their styles to it.
+    """
     check_host(host)
     check_labs(labs)
     check_enough_labs(config, len(labs))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is there already and not empty; keys in it may be in use, choose another folder")
+    if prior is not None:
+        read_weights(prior)  # what is no model is refused now, and not by every lab
     server = folder / "server"
     make_folder(server / "keys")
     authority = make_authority(host)
@@ -49,7 +57,9 @@ def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfi
     }
     for name in ("superlink.sh", "flwr.sh", "register.sh", "run.sh", "nginx.conf"):
         _render(name, server / name, values)
-    write_app(server / "app", config, ServerConfig(clients=len(labs)))
+    if prior is not None:
+        shutil.copyfile(prior, server / OWN_PRIOR)
+    write_app(server / "app", config, ServerConfig(clients=len(labs), prior=OWN_PRIOR if prior else ""))
     for lab in labs:
         own_folder = folder / "labs" / lab
         make_folder(own_folder)

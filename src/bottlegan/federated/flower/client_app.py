@@ -25,6 +25,7 @@ from bottlegan.federated.flower.messages import (
     unpack_request,
 )
 from bottlegan.federated.protocol.exchange import Kind
+from bottlegan.federated.protocol.handshake import HandshakeError
 
 LAB = "lab"
 LABS = "server.labs"
@@ -57,6 +58,9 @@ def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path])
     try:
         request = unpack_request(kind, message.content)
         records = pack_reply(open_cached(find_lab(context, labs)).answer(request))
+    except HandshakeError as error:
+        log.error("this lab cannot take part: %s", error)
+        records = pack_failure(str(error))
     # Flower would send whatever an exception says to the server, and that may name a patient's file.
     except Exception as error:
         log.exception("a request (%s) of the server could not be answered", message_type(kind))

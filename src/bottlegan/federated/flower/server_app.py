@@ -34,6 +34,8 @@ class ServerConfig:
     """Whether to go on with the run that is in the folder."""
     reference: str = ""
     """Folder with the public reference set, which upload = "generators" needs; empty for none."""
+    prior: str = ""
+    """Model file that styles are fitted to, which labs are sent; empty for the one that is shipped."""
     clients: int = 2
     """How many clients to wait for before anything begins."""
     wait: float = 600.0
@@ -74,5 +76,7 @@ def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: Server
     with logging_to(folder):
         found = exchange.wait(server.clients, server.wait)
     log.info("%d clients are connected: %s", len(found), ", ".join(found))
-    run_federation(exchange, config, folder, reference_set=[patch.read_image() for patch in patches] or None)
+    reference_set = [patch.read_image() for patch in patches] or None
+    prior = Path(server.prior) if server.prior else None
+    run_federation(exchange, config, folder, reference_set=reference_set, prior=prior)
     log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)

@@ -35,6 +35,7 @@ def run(
     folder: Path,
     *,
     reference_set: Sequence[Levels] | None = None,
+    prior: Path | None = None,
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> State:
@@ -50,7 +51,9 @@ def run(
     def main(grid: Grid, context: Context) -> None:
         exchange = FlowerExchange(grid, list(labs), POLL_SECONDS)
         exchange.wait(len(labs), START_SECONDS)
-        states.append(run_federation(exchange, config, folder, reference_set=reference_set, progress=progress))
+        states.append(
+            run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
+        )
 
     client = build_client_app([path.resolve() for path in labs.values()])
     with _quiet(), tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:

@@ -5,6 +5,7 @@
 | federation.json | the configuration |
 | federation.jsonl | what happened, line by line; the last one says how it ended |
 | clients.json | who takes part |
+| prior.safetensors | the model that styles are fitted to, if it is not the one that is shipped |
 | uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
 | checkpoint.safetensors, history.json | phase 2: the last round, and what happened in each so far |
 | segmenter.safetensors, scores.txt | the result |
@@ -16,11 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bottlegan.files import make_folder
+from bottlegan.models.document import PRIOR
 from bottlegan.progress import EventLog, Item, Json, Progress, Silent, Unit
 
 CONFIG, LOG, MEMBERS = "federation.json", "federation.jsonl", "clients.json"
 UPLOADS, STYLES = "uploads", "styles.safetensors"
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
+OWN_PRIOR = "prior.safetensors"
 SEGMENTER, SCORES = "segmenter.safetensors", "scores.txt"
 BEGUN, FINISHED, FAILED = "begun", "finished", "failed"
 """Events of a whole run."""
@@ -29,6 +32,11 @@ BEGUN, FINISHED, FAILED = "begun", "finished", "failed"
 def holds_run(folder: Path) -> bool:
     """Return whether a federation has begun in `folder`."""
     return (folder / CONFIG).exists()
+
+
+def find_prior(folder: Path) -> Path:
+    """Return the model file that the styles of a run are fitted to: its own, or the one that is shipped."""
+    return folder / OWN_PRIOR if (folder / OWN_PRIOR).exists() else PRIOR
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from bottlegan.config import to_values
 from bottlegan.errors import InputError
@@ -25,10 +26,19 @@ from bottlegan.federated.protocol.exchange import (
     Reply,
     Request,
 )
+from bottlegan.federated.protocol.handshake import (
+    HANDSHAKE,
+    PRIOR_CONTENT,
+    HandshakeError,
+    find_difference,
+    from_tensor,
+    introduce,
+    to_text,
+)
 from bottlegan.federated.protocol.phase1 import expected_shapes
 from bottlegan.federated.protocol.validation import find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import STYLES, UPLOADS
+from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.members import Member
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.styles import assemble_styles
@@ -68,25 +78,33 @@ def run_phase1(
     present = roster.wait(exchange, config.rounds)
     join(exchange, config, roster, roster.list_strangers(present))
     if config.phase2.mode != "plain":
-        uploads = UploadStore(folder / UPLOADS)
-        known = set(uploads.names())
-        collect(exchange, config, roster, uploads, [name for name in roster.list_joined(present) if name not in known])
+        known = set(UploadStore(folder / UPLOADS).names())
+        collect(exchange, config, roster, [name for name in roster.list_joined(present) if name not in known])
         roster.styles = assemble_styles(folder, config, reference_set, progress)
-        deliver(exchange, config, roster, folder / STYLES, roster.list_behind(present))
+        deliver(exchange, config, roster, roster.list_behind(present))
     return roster
 
 
 def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
-    """Ask clients how many images they have, and take in those that say it."""
-    asked = {name: Request("join", settings={"client": name}) for name in names}
+    """Ask clients how many images they have, and take in those that have in common with us what they must."""
+    if not names:
+        return
+    prior = find_prior(roster.folder)
+    own = introduce(config.phase2, prior)
+    sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
+    said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
+    asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
     joined = {}
     for name, reply in exchange.ask(asked, config.rounds.deadline).items():
         try:
             check_name(name)
-            numbers = _expect(reply).numbers
+            found = _expect(reply)
+            numbers = found.numbers
+            if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
+                raise InputError(fault)
             if fault := find_bad_number(numbers, COUNTS):
                 raise InputError(fault)
-        except InputError as error:
+        except (InputError, HandshakeError) as error:
             roster.leave_out(name, str(error))
         else:
             counts = {key: int(value) for key, value in numbers.items()}
@@ -94,13 +112,12 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
     roster.put(joined)
 
 
-def collect(
-    exchange: Exchange, config: FederationConfig, roster: Roster, uploads: UploadStore, names: Sequence[str]
-) -> None:
+def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
     """Ask clients for their style, and keep what can be used."""
     settings = json.dumps(to_values(config.phase1), sort_keys=True)
     request = Request("contribute", settings={"config": settings, "seed": config.seed})
-    shapes = expected_shapes(config.phase1, read_document(PRIOR))
+    shapes = expected_shapes(config.phase1, read_document(find_prior(roster.folder)))
+    uploads = UploadStore(roster.folder / UPLOADS)
     uploaded = {}
     for name, reply in exchange.ask(dict.fromkeys(names, request), config.upload_deadline).items():
         try:
@@ -119,19 +136,23 @@ def collect(
     roster.put(uploaded)
 
 
-def deliver(exchange: Exchange, config: FederationConfig, roster: Roster, styles: Path, names: Sequence[str]) -> None:
+def deliver(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
     """Give the styles to clients that have not got these."""
     if roster.styles is None or not names:
         return
-    content = torch.from_numpy(np.frombuffer(styles.read_bytes(), np.uint8).copy())
     delivered = {}
-    asked = dict.fromkeys(names, Request("styles", {"model": content}))
+    asked = dict.fromkeys(names, Request("styles", {"model": read_bytes(roster.folder / STYLES)}))
     for name, reply in exchange.ask(asked, config.rounds.deadline).items():
         if isinstance(reply, Absence):
             roster.leave_out(name, reply.reason)
         else:
             delivered[name] = replace(roster.members.clients[name], styles=roster.styles)
     roster.put(delivered)
+
+
+def read_bytes(path: Path) -> Tensor:
+    """Return a file as a request carries it."""
+    return torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).copy())
 
 
 def _expect(reply: Reply | Absence) -> Reply:

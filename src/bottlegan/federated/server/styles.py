@@ -11,10 +11,9 @@ from bottlegan.errors import InputError
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import STYLES, UPLOADS
+from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Levels
-from bottlegan.models.document import PRIOR
 from bottlegan.models.files import to_weights
 from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
 from bottlegan.progress import Progress
@@ -31,7 +30,7 @@ def assemble_styles(
         path.unlink(missing_ok=True)
         return None
     if not path.exists() or sorted(read_document(path).styles) != names:
-        prior = read_weights(PRIOR)
+        prior = read_weights(find_prior(folder))
         model = assemble(
             uploads.read_all(),
             config.phase1,
