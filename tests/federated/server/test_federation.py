@@ -7,9 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.config import to_values
 from bottlegan.errors import FederationError, InputError, ModelFileError
-from bottlegan.federated.client.client import open_client
 from bottlegan.federated.protocol.exchange import (
     LABELED,
     LOSS,
@@ -29,12 +27,11 @@ from bottlegan.federated.server.config import FederationConfig, RoundsConfig, St
 from bottlegan.federated.server.federation import remove_client, run_federation
 from bottlegan.federated.server.folder import holds_run
 from bottlegan.federated.server.members import read_members
-from bottlegan.federated.server.outcome import format_scores, load_segmenter
+from bottlegan.federated.server.outcome import load_segmenter
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.metrics.tally import SIZE
-from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model
-from bottlegan.models.weights import read_document, read_weights, write_weights
+from bottlegan.models.weights import read_document
 from bottlegan.progress import Silent
 from bottlegan.training.fixmatch import FixMatchConfig
 
@@ -124,72 +121,6 @@ def equal(a: Weights, b: Weights) -> bool:
     return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
 
 
-def open_all(labs: Mapping[str, Path]) -> dict[str, Callable[[Request], Reply]]:
-    return {name: open_client(path).answer for name, path in labs.items()}
-
-
-@pytest.mark.parametrize("mode", ["normalize", "restain"])
-def test_nothing_of_a_lab_but_numbers_leaves_it(
-    mode: str, labs: dict[str, Path], stained: FederationConfig, tmp_path: Path
-) -> None:
-    phase2 = replace(stained.phase2, mode=mode, fixmatch=FixMatchConfig(enabled=True, warm_up=0.0, threshold=0.6))
-    exchange = Recorder(open_all(labs))
-    state = run_federation(exchange, replace(stained, phase2=phase2), tmp_path / "run")
-    assert state.finished == 3
-    assert all(len(record.trained) == 3 for record in state.history.rounds)
-    assert {request.kind for _, request, _ in exchange.said} == {"join", "contribute", "styles", "train", "evaluate"}
-    allowed = {
-        "train": set(state.weights),
-        "evaluate": {"tally"},
-        "contribute": {CODE},
-        "join": {HANDSHAKE},
-        "styles": set(),
-    }
-    smallest = 64 * 64
-    for _, request, reply in exchange.said:
-        assert isinstance(reply, Reply), reply
-        assert set(reply.arrays) == allowed.get(request.kind, set())
-        assert all(type(value) in (int, float) for value in reply.numbers.values())
-        for name, tensor in reply.arrays.items():
-            assert tensor.dtype in (torch.float32, torch.float64) or name == HANDSHAKE
-            assert tensor.numel() < smallest
-            # Nor a view of something larger, of which a careless transport would send all.
-            assert tensor.untyped_storage().nbytes() == tensor.nbytes, name
-    # Of one client, others get to know no more than the name that the server gave it and its style.
-    told = [request for _, request, _ in exchange.said]
-    secrets = ("lab.toml", "images", "/", str(tmp_path))
-    for request in told:
-        texts = [value for value in request.settings.values() if isinstance(value, str)]
-        assert not [word for word in secrets for text in texts if word in text]
-
-
-def test_a_run_leaves_a_network_its_history_and_its_scores(
-    labs: dict[str, Path], stained: FederationConfig, tmp_path: Path
-) -> None:
-    folder = tmp_path / "run"
-    state = run_federation(LocalExchange(open_all(labs)), stained, folder)
-    network, said = load_segmenter(folder / "segmenter.safetensors")
-    assert equal(dict(network.state_dict()), state.weights)
-    assert said.config == stained.phase2
-    assert said.scores == state.history.rounds[-1].scores
-    assert json.loads((folder / "history.json").read_text()) == to_values(state.history)
-    assert sorted(load_model(folder / "styles.safetensors").codes.names) == sorted(labs)
-    text = (folder / "scores.txt").read_text()
-    assert text == format_scores(state.history)
-    assert [line.split()[0] for line in text.splitlines()[3:]] == [*sorted(labs), "all"]
-    events = [json.loads(line)["kind"] for line in (folder / "federation.jsonl").read_text().splitlines()]
-    assert events == ["begun"] + ["upload"] * 3 + ["styles"] + ["round"] * 3 + ["finished"]
-
-
-def test_a_run_is_the_same_whatever_the_order_of_its_labs(
-    labs: dict[str, Path], plain: FederationConfig, tmp_path: Path
-) -> None:
-    one = run_federation(LocalExchange(open_all(labs)), plain, tmp_path / "one")
-    other = run_federation(LocalExchange(open_all(dict(reversed(labs.items())))), plain, tmp_path / "other")
-    assert equal(one.weights, other.weights)
-    assert one.history == other.history
-
-
 class Killed(Recorder):
     """Goes down at the given request for training, after clients have trained."""
 
@@ -204,26 +135,6 @@ class Killed(Recorder):
             if self.left == 0:
                 raise KeyboardInterrupt
         return replies
-
-
-@pytest.mark.parametrize("strategy", ["fedavgm", "fedadam"])
-@pytest.mark.parametrize("at", [1, 2, 3])
-def test_a_killed_federation_of_labs_with_own_layers_goes_on_to_the_same_bytes(
-    strategy: str, at: int, labs: dict[str, Path], plain: FederationConfig, tmp_path: Path
-) -> None:
-    config = replace(
-        plain,
-        phase2=replace(plain.phase2, local_normalization=True),
-        strategy=StrategyConfig(name=strategy, learning_rate=0.1),  # type: ignore[arg-type]
-    )
-    whole = run_federation(LocalExchange(open_all(labs)), config, tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run_federation(Killed(open_all(labs), at), config, tmp_path / "killed")
-    exchange = Recorder(open_all(labs))
-    resumed = run_federation(exchange, config, tmp_path / "killed")
-    assert equal(resumed.weights, whole.weights)
-    assert resumed.history == whole.history
-    assert not [request for _, request, _ in exchange.said if request.kind == "join"]
 
 
 def test_uploads_are_asked_for_once(stained: FederationConfig, tmp_path: Path) -> None:
@@ -326,28 +237,6 @@ def test_a_client_that_has_not_in_common_with_the_server_what_it_must_is_refused
     state = run_federation(Recorder({"a": Double(), "odd": Odd()}), plain, tmp_path, progress=told)
     assert said in str(told.left_out()["odd"])
     assert all(record.trained == ("a",) for record in state.history.rounds)
-
-
-def test_a_federation_with_a_prior_of_its_own_sends_it_and_goes_on_with_it_only(
-    labs: dict[str, Path], stained: FederationConfig, tmp_path: Path
-) -> None:
-    weights = read_weights(PRIOR)
-    own = tmp_path / "own.safetensors"
-    write_weights(replace(weights, document=replace(weights.document, record={"seed": 99})), own)
-    folder, exchange = tmp_path / "run", Recorder(open_all(labs))
-    run_federation(exchange, stained, folder, prior=own)
-    assert (folder / "prior.safetensors").read_bytes() == own.read_bytes()
-    joins = [(request, reply) for _, request, reply in exchange.said if request.kind == "join"]
-    assert all(request.arrays["prior"].numpy().tobytes() == own.read_bytes() for request, _ in joins)
-    assert all(isinstance(reply, Reply) for _, reply in joins)
-    for other in (None, PRIOR):
-        with pytest.raises(InputError, match="holds a run of another prior"):
-            run_federation(exchange, stained, folder, prior=other)
-    run_federation(exchange, stained, folder, prior=own)
-    (tmp_path / "none.safetensors").write_bytes(b"no model")
-    with pytest.raises(ModelFileError):
-        run_federation(exchange, stained, tmp_path / "new", prior=tmp_path / "none.safetensors")
-    assert not (tmp_path / "new").exists()
 
 
 def test_a_client_that_was_left_out_is_asked_again_when_it_comes_back(
