@@ -23,6 +23,7 @@ from bottlegan.metrics.tally import SIZE
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model, save_model
 from bottlegan.models.paradigms import BottleGAN
+from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.training.segmentation import Labeled
 
 
@@ -151,6 +152,22 @@ def test_images_are_prepared_again_only_if_something_changed(
     other.codes.remove("pale")
     client.answer(Request("styles", {"model": as_tensor(other, tmp_path)}))
     assert client.open_lab(normalize) is not lab
+
+
+def test_a_new_process_does_not_normalize_again(
+    labs: dict[str, Path], tiny: Phase2Config, styles: BottleGAN, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = next(path for path in labs.values() if load(LabConfig, path).labeled)
+    client = join(open_client(path), "dark")
+    client.answer(Request("styles", {"model": as_tensor(styles, tmp_path)}))
+    config, asked = replace(tiny, mode="normalize"), []
+    request = ask("train", config, initial_weights(config, 0))
+    mapping = Normalizer.__call__
+    monkeypatch.setattr(Normalizer, "__call__", lambda self, image: (asked.append(1), mapping(self, image))[1])
+    reply, first = client.answer(request), len(asked)
+    assert first > 0
+    assert equal(open_client(path).answer(request), reply)
+    assert len(asked) == first
 
 
 @pytest.fixture

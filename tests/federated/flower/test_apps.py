@@ -68,7 +68,9 @@ class Grid:
         return [message.metadata.message_id for message in messages]
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
-        (identifier,) = message_ids
+        return [reply for identifier in message_ids for reply in self.pull_message(identifier)]
+
+    def pull_message(self, identifier: str) -> Iterable[Message]:
         message = next(each for each in self.sent if each.metadata.message_id == identifier)
         number = message.metadata.dst_node_id
         if number in self.spoil:

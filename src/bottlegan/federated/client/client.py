@@ -6,15 +6,16 @@ process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
 
 import json
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from bottlegan.config import Document, document, load, parse, to_json
 from bottlegan.errors import FederationError, InputError
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
+from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.own_layers import OwnLayers, list_own
-from bottlegan.federated.client.staining import Stain, read_styles, stain_with
-from bottlegan.federated.client.style import contribute
+from bottlegan.federated.client.staining import Stain, Staining, keep, read_styles, stain_with
 from bottlegan.federated.client.training import Lab, score_lab, train_round
 from bottlegan.federated.protocol.exchange import LABELED, LOSS, TEST, UNLABELED, VERDICT, VERDICTS, Reply, Request
 from bottlegan.federated.protocol.handshake import (
@@ -26,7 +27,6 @@ from bottlegan.federated.protocol.handshake import (
     introduce,
     to_tensor,
 )
-from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, build_network
 from bottlegan.files import make_folder, replacing, write_text
 from bottlegan.models.document import PRIOR
@@ -119,6 +119,9 @@ class Client:
 
     def contribute(self, request: Request) -> Reply:
         """Return what the server needs to know of the lab's style."""
+        from bottlegan.federated.client.style import contribute  # noqa: PLC0415 - asked for once, and slow to import
+        from bottlegan.federated.protocol.phase1 import Phase1Config  # noqa: PLC0415
+
         config = _read(request, Phase1Config)
         with EventLog(self._log) as log:
             found = contribute(
@@ -164,9 +167,20 @@ class Client:
             styles = read_styles(self._styles) if stained else None
             labeled = self.holdings.labeled()
             unlabeled = self.holdings.images() if config.fixmatch.enabled and not labeled else []
-            staining = self.stain(config, styles, self.name)
+            staining, kept = self.keep(self.stain(config, styles, self.name))
             self._opened = (key, Lab(self.name, labeled, unlabeled, self.holdings.test(), staining))
+            kept.forget_others()
         return self._opened[1]
+
+    def keep(self, staining: Staining) -> tuple[Staining, KeptImages]:
+        """Return the same way to handle stain, but for images that were handled before: these are read."""
+        kept = KeptImages(self.state / "normalized", staining.digest)
+        if not staining.digest:
+            return staining, kept
+        prepare, present = (
+            each if each is keep else kept.through(each) for each in (staining.prepare, staining.present)
+        )
+        return replace(staining, prepare=prepare, present=present), kept
 
     @property
     def name(self) -> str:

@@ -19,6 +19,7 @@ from weakref import WeakValueDictionary
 
 import numpy as np
 
+from bottlegan import __version__
 from bottlegan.errors import InputError
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.imaging.files import Levels
@@ -47,6 +48,8 @@ class Staining:
     """To the crops (N, H, W, 3) of each batch."""
     present: Callable[[Levels], Levels] = keep
     """To each image before prediction."""
+    digest: str = ""
+    """Of what `prepare` and `present` do, if they do something that is worth keeping."""
 
 
 class Styles:
@@ -85,7 +88,16 @@ def stain_with(config: Phase2Config, styles: Styles | None, own: str) -> Stainin
         raise InputError(f"mode {config.mode} needs the styles of phase 1; run that first, or use mode plain")
     normalizer = Normalizer.from_model(styles.model, own)
     vary = restain_randomly(styles.restainers, config.share) if config.share else keep_all
-    return Staining(normalizer, vary, normalizer if config.mode == "normalize" else keep)
+    return Staining(normalizer, vary, normalizer if config.mode == "normalize" else keep, digest_map(normalizer))
+
+
+def digest_map(normalizer: Normalizer) -> str:
+    """Return the SHA-256 of all that decides what a normalizer makes of an image."""
+    told = hashlib.sha256(f"{__version__} {normalizer.model.document.model}".encode())
+    for name, array in sorted(normalizer.model.arrays.items()):
+        told.update(f" {name} {array.shape} ".encode())
+        told.update(array.tobytes())
+    return told.hexdigest()
 
 
 def restain_randomly(styles: Sequence[Normalizer], share: float) -> Vary:

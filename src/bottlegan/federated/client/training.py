@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from bottlegan.errors import InputError
@@ -13,6 +12,7 @@ from bottlegan.federated.client.staining import Staining
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, build_network
 from bottlegan.imaging.files import Levels
 from bottlegan.seeding import numpy_stream
+from bottlegan.training.adam import Adam
 from bottlegan.training.fixmatch import unlabeled_loss
 from bottlegan.training.segmentation import Labeled, labeled_loss, proximal_term, score
 
@@ -51,7 +51,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
     """
     network = load_network(weights, config).train()
     start = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
-    optimizer = torch.optim.Adam(network.parameters(), lr=learning_rate(config, round_number))
+    optimizer = Adam(network.parameters(), learning_rate(config, round_number))
     random = numpy_stream(seed, "round", round_number, lab.name)
     losses = []
     for _ in range(config.training.steps):

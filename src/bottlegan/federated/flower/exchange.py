@@ -2,7 +2,8 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
@@ -20,18 +21,31 @@ from bottlegan.federated.protocol.validation import printable
 from bottlegan.models.document import check_name
 
 UNNAMED = "node-"
-POLL_SECONDS = 1.0
+POLL_SECONDS = 0.2
+MOST_IN_FLIGHT = 10_000
 PARTITION_DEADLINE = 300.0
 
 
 class FlowerExchange:
     """Clients that are reached through Flower's grid."""
 
-    def __init__(self, grid: Grid, partitions: Sequence[str] = (), poll_seconds: float = POLL_SECONDS) -> None:
-        """Take the grid, and the names of a simulation's partitions, whose nodes have no names of their own."""
-        self.grid = grid
-        self.partitions = partitions
-        self.poll_seconds = poll_seconds
+    def __init__(
+        self,
+        grid: Grid,
+        partitions: Sequence[str] = (),
+        poll_seconds: float = POLL_SECONDS,
+        in_flight: int = MOST_IN_FLIGHT,
+    ) -> None:
+        """Take what reaches the clients.
+
+        Args:
+            grid: Flower's.
+            partitions: Names of a simulation's partitions, whose nodes have no names of their own.
+            poll_seconds: How long to pause before looking for replies again.
+            in_flight: Messages that may be on their way at once.
+        """
+        self.grid, self.partitions = grid, partitions
+        self.poll_seconds, self.in_flight = poll_seconds, in_flight
         self.nodes: dict[str, int] = {}
         self._partition_names: dict[int, str] = {}
 
@@ -69,13 +83,9 @@ class FlowerExchange:
         """Send each client its request and collect what comes back within `deadline` seconds."""
         if not requests.keys() <= self.nodes.keys():
             self.clients()
-        # Requests are often one and the same for all clients: pack it once.
-        packed = {id(request): pack_request(request) for request in requests.values()}
-        messages = {
-            name: Message(packed[id(request)], self.nodes[name], message_type(request.kind), ttl=deadline)
-            for name, request in requests.items()
-            if name in self.nodes
-        }
+        messages = _write_messages(
+            {name: each for name, each in requests.items() if name in self.nodes}, self.nodes, deadline
+        )
         replies = self._send_and_receive(messages, deadline)
         gone = Absence("it is not connected, or its request could not be sent")
         answers = {name: replies.get(name, gone) for name in requests}
@@ -84,23 +94,44 @@ class FlowerExchange:
             for name, found in answers.items()
         }
 
-    def _send_and_receive(self, messages: Mapping[str, Message], deadline: float) -> dict[str, Message | Absence]:
+    def _send_and_receive(
+        self, messages: Iterable[tuple[str, Message]], deadline: float
+    ) -> dict[str, Message | Absence]:
         """Return replies by the names of their clients; as Flower's own, but with our deadline and our pauses."""
         end = time.monotonic() + deadline
-        sent = {identifier for identifier in self.grid.push_messages(list(messages.values())) if identifier}
-        waiting = {name: message.metadata.message_id for name, message in messages.items()}
-        waiting = {name: identifier for name, identifier in waiting.items() if identifier in sent}
+        unsent = iter(messages)
+        waiting: dict[str, str] = {}
         replies: dict[str, Message | Absence] = {}
-        while waiting:
-            for name, identifier in list(waiting.items()):
-                if (reply := self._pull(identifier)) is not None:
-                    replies[name] = reply
-                    del waiting[name]
+        while True:
+            batch = list(islice(unsent, self.in_flight - len(waiting)))
+            waiting |= self._push(batch)
+            if not batch and not waiting:
+                return replies
+            found = self._pull_all(waiting)
+            replies |= found
+            waiting = {name: identifier for name, identifier in waiting.items() if name not in found}
             if waiting and time.monotonic() >= end:
-                return replies | dict.fromkeys(waiting, Absence(f"no reply within {deadline:g} s"))
+                late = [*waiting, *(name for name, _ in unsent)]
+                return replies | dict.fromkeys(late, Absence(f"no reply within {deadline:g} s"))
             if waiting:
                 time.sleep(self.poll_seconds)
-        return replies
+
+    def _push(self, messages: Sequence[tuple[str, Message]]) -> dict[str, str]:
+        """Send messages, and return the identifiers of those that were sent, by the names of their clients."""
+        sent = set(self.grid.push_messages([message for _, message in messages])) if messages else set()
+        identifiers = {name: message.metadata.message_id for name, message in messages}
+        return {name: identifier for name, identifier in identifiers.items() if identifier in sent}
+
+    def _pull_all(self, waiting: Mapping[str, str]) -> dict[str, Message | Absence]:
+        """Return the replies that are there, by the names of their clients."""
+        if not self.partitions:
+            pulled = {name: self._pull(identifier) for name, identifier in waiting.items()}
+            return {name: reply for name, reply in pulled.items() if reply is not None}
+        # A simulation's replies need not be taken apart, and asking for each costs a third of a short round.
+        names = {identifier: name for name, identifier in waiting.items()}
+        return {
+            names[message.metadata.reply_to_message_id]: _take(message) for message in self.grid.pull_messages(names)
+        }
 
     def _pull(self, identifier: str) -> Message | Absence | None:
         """Return the reply to one message, if it is there.
@@ -112,14 +143,12 @@ class FlowerExchange:
             found = [m for m in self.grid.pull_messages([identifier]) if m.metadata.reply_to_message_id == identifier]
         except Exception as error:
             return Absence(f"its reply cannot be read ({type(error).__name__})")
-        if found and found[0].has_error():
-            return Absence(printable(found[0].error.reason or f"error {found[0].error.code}"))
-        return found[0] if found else None
+        return _take(found[0]) if found else None
 
     def _name_partitions(self, found: Sequence[int]) -> dict[int, str]:
         """Return the nodes of a simulation whose lab is known, asking those for it that have not said yet."""
         unknown = [number for number in found if number not in self._partition_names]
-        messages = {str(number): Message(RecordDict(), number, PARTITION_TYPE) for number in unknown}
+        messages = ((str(number), Message(RecordDict(), number, PARTITION_TYPE)) for number in unknown)
         for number, reply in self._send_and_receive(messages, PARTITION_DEADLINE).items():
             if isinstance(reply, Absence):
                 # Asked again, it would fail again: its worker cannot run the app.
@@ -128,6 +157,25 @@ class FlowerExchange:
             if partition is not None and partition < len(self.partitions):
                 self._partition_names[int(number)] = self.partitions[partition]
         return {number: self._partition_names[number] for number in found if number in self._partition_names}
+
+
+def _write_messages(
+    requests: Mapping[str, Request], nodes: Mapping[str, int], deadline: float
+) -> Iterator[tuple[str, Message]]:
+    """Yield a message for each client, made when it is about to be sent: many large ones at once would fill memory."""
+    last: tuple[Request, RecordDict] | None = None
+    for name, request in requests.items():
+        # Requests are often one and the same for all clients: pack it once.
+        if last is None or last[0] is not request:
+            last = request, pack_request(request)
+        yield name, Message(last[1], nodes[name], message_type(request.kind), ttl=deadline)
+
+
+def _take(reply: Message) -> Message | Absence:
+    """Return a reply, or why there is none if it is an error."""
+    if reply.has_error():
+        return Absence(printable(reply.error.reason or f"error {reply.error.code}"))
+    return reply
 
 
 def _is_name(name: str) -> bool:

@@ -21,6 +21,8 @@ from bottlegan.progress import Progress
 
 POLL_SECONDS = 0.02
 START_SECONDS = 300.0
+IN_FLIGHT = 8
+"""Messages for each worker that are on their way at once: enough to keep it busy, and few enough for any memory."""
 STORE_BYTES = 256_000_000
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # a worker for each core: threads inside torch would only fight over them
@@ -44,12 +46,13 @@ def run(
     Raises what `run_federation` raises. When it returns, no process of the simulation is left.
     """
     states: list[State] = []
+    cores = workers or min(len(labs), len(os.sched_getaffinity(0)))
     server = ServerApp()
 
     # `run_simulation` gives its apps no configuration; they are made here, around it, instead.
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        exchange = FlowerExchange(grid, list(labs), POLL_SECONDS)
+        exchange = FlowerExchange(grid, list(labs), POLL_SECONDS, IN_FLIGHT * cores)
         exchange.wait(len(labs), START_SECONDS)
         states.append(
             run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
@@ -58,7 +61,7 @@ def run(
     client = build_client_app([path.resolve() for path in labs.values()])
     with _quiet(), tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
         init: dict[str, ConfigRecordValues] = {
-            "num_cpus": workers or min(len(labs), len(os.sched_getaffinity(0))),
+            "num_cpus": cores,
             "object_store_memory": STORE_BYTES,
             "log_to_driver": False,
             "_temp_dir": temporary,

@@ -10,12 +10,14 @@ import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bottlegan.federated.server.config import StrategyConfig
 
 Weights = dict[str, Tensor]
-EXAMPLES = "num-examples"
+Floats = NDArray[np.float32]
+EXAMPLES, ALL = "num-examples", "all"
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,8 @@ class Aggregator:
     def __init__(self, config: StrategyConfig) -> None:
         """Build the strategy."""
         self.config = config
+        self._form: Weights = {}
+        """Tensors of the names and shapes that the server optimizer's state is of."""
         match config.name:
             case "fedavg":
                 self.strategy: Any = FedAvg()
@@ -49,52 +53,58 @@ class Aggregator:
         self, round_number: int, start: Weights, replies: Mapping[str, Weights], examples: Mapping[str, float]
     ) -> Weights:
         """Return new global weights, of the names, shapes and types of `start`."""
-        # In one order, because sums of floats depend on it, and FedAvgM takes tensors for those in the same place.
+        # In one order, because sums of floats depend on it. As one array, because Flower takes longer to write and read
+        # many small ones than to average them; what it does to one number does not depend on the others.
         received = [
             _Received(
                 RecordDict(
                     {
-                        "arrays": ArrayRecord({key: _to_array(replies[name][key]) for key in start}),
+                        "arrays": ArrayRecord({ALL: Array(_join(replies[name], start))}),
                         "metrics": MetricRecord({EXAMPLES: 1.0 if self.config.uniform else float(examples[name])}),
                     }
                 )
             )
             for name in sorted(replies)
         ]
-        self._begin_at(start)
+        self._begin_at(_join(start, start))
         with _quiet_flower():
             arrays, _ = self.strategy.aggregate_train(round_number, received)
         # FedAdam computes in float64.
-        return {key: torch.from_numpy(arrays[key].numpy().astype(np.float32)) for key in start}
+        self._form = start
+        return _split(arrays[ALL].numpy().astype(np.float32), start)
 
-    def _begin_at(self, start: Weights) -> None:
+    def _begin_at(self, start: Floats) -> None:
         """Tell the strategy what its clients began with, as `configure_train` would."""
         if isinstance(self.strategy, FedAvgM):
-            self.strategy.current_arrays = ArrayRecord({key: _to_array(tensor) for key, tensor in start.items()})
+            self.strategy.current_arrays = ArrayRecord({ALL: Array(start)})
         elif isinstance(self.strategy, FedAdam):
-            self.strategy.current_arrays = {key: tensor.numpy() for key, tensor in start.items()}
+            self.strategy.current_arrays = {ALL: start}
 
     def state(self, names: list[str]) -> Weights:
         """Return the server optimizer's tensors, by name; `names` are those of the weights, in their order."""
+        form = {name: self._form[name] for name in names if name in self._form}
+        moments: dict[str, Floats] = {}
         if isinstance(self.strategy, FedAvgM) and self.strategy.momentum_vector is not None:
-            pairs = zip(names, self.strategy.momentum_vector, strict=True)
-            return {f"momentum.{name}": torch.from_numpy(np.array(vector)) for name, vector in pairs}
-        if isinstance(self.strategy, FedAdam) and self.strategy.m_t and self.strategy.v_t:
-            moments = (("m", self.strategy.m_t), ("v", self.strategy.v_t))
-            return {
-                f"{label}.{name}": torch.from_numpy(np.array(moment[name]))
-                for label, moment in moments
-                for name in names
-            }
-        return {}
+            moments = {"momentum": np.asarray(self.strategy.momentum_vector[0])}
+        elif isinstance(self.strategy, FedAdam) and self.strategy.m_t and self.strategy.v_t:
+            moments = {"m": self.strategy.m_t[ALL], "v": self.strategy.v_t[ALL]}
+        return {
+            f"{label}.{name}": tensor
+            for label, moment in moments.items()
+            for name, tensor in _split(np.array(moment), form).items()
+        }
 
     def restore(self, state: Weights, names: list[str]) -> None:
         """Bring the server optimizer to where `state` was taken."""
+        parts = {
+            label: {name: state[f"{label}.{name}"] for name in names}
+            for label in dict.fromkeys(key.split(".")[0] for key in state)
+        }
+        self._form = next(iter(parts.values()), {})
         if isinstance(self.strategy, FedAvgM) and state:
-            self.strategy.momentum_vector = [state[f"momentum.{name}"].numpy() for name in names]
+            self.strategy.momentum_vector = [_join(parts["momentum"], parts["momentum"])]
         elif isinstance(self.strategy, FedAdam) and state:
-            self.strategy.m_t = {name: state[f"m.{name}"].numpy() for name in names}
-            self.strategy.v_t = {name: state[f"v.{name}"].numpy() for name in names}
+            self.strategy.m_t, self.strategy.v_t = ({ALL: _join(parts[label], parts[label])} for label in ("m", "v"))
 
 
 @contextmanager
@@ -109,5 +119,12 @@ def _quiet_flower() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _to_array(tensor: Tensor) -> Array:
-    return Array(np.ascontiguousarray(tensor.detach().numpy()))
+def _join(tensors: Weights, form: Weights) -> Floats:
+    """Return the numbers of all tensors in one row, in the order of `form`."""
+    return torch.cat([tensors[key].detach().flatten() for key in form]).numpy()
+
+
+def _split(row: Floats, form: Weights) -> Weights:
+    """Return a row of numbers as tensors of the names and shapes of `form`."""
+    pieces = torch.from_numpy(row).split([tensor.numel() for tensor in form.values()])
+    return {key: piece.reshape(form[key].shape).clone() for key, piece in zip(form, pieces, strict=True)}
