@@ -29,7 +29,7 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 # The Flower app holds every setting with its default, because `flwr run` changes only what is there.
 app: $(INSTALLED)
-	$(BIN)/python -c "from bottlegan.federated.deploy import *; write_app(Path('apps/federation'), FederationConfig(), ServerConfig())"
+	$(BIN)/python -c "from bottlegan.federated.deploy.consortium import *; write_app(Path('apps/federation'), FederationConfig(), ServerConfig())"
 
 # Resolve the newest versions that fit together, and write them down without any index address.
 lock: $(INSTALLED)

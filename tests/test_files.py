@@ -39,6 +39,12 @@ def test_a_new_file_has_the_usual_permissions(tmp_path: Path) -> None:
     assert (tmp_path / "ours.txt").stat().st_mode == (tmp_path / "plain.txt").stat().st_mode
 
 
+def test_a_private_file_is_for_its_owner(tmp_path: Path) -> None:
+    with replacing(tmp_path / "secret", private=True) as temporary:
+        temporary.write_text("x")
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match="nowhere"):
         write_text(tmp_path / "nowhere" / "out.txt", "")

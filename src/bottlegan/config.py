@@ -7,6 +7,8 @@ A document is a dataclass made with `@document`. Reading one checks every key: a
 import dataclasses
 import json
 import tomllib
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, dataclass_transform
 
@@ -30,7 +32,7 @@ def parse(cls: type[Document], values: object, source: str) -> Document:
     """Return `values`, made of what JSON and TOML can hold, as a `cls`; `source` is named in errors."""
     try:
         # Through JSON, because only there does strict checking read an array as a tuple and a string as a path.
-        return TypeAdapter(cls).validate_json(json.dumps(values, allow_nan=False))
+        return _adapt(cls).validate_json(json.dumps(values, allow_nan=False))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
     except (TypeError, ValueError) as error:
@@ -54,7 +56,7 @@ def load(cls: type[Document], path: Path) -> Document:
 
 def to_values(config: object) -> dict[str, Any]:
     """Return a document as dictionaries, lists and scalars; fields that are None are left out, as TOML has no null."""
-    values: dict[str, Any] = TypeAdapter(type(config)).dump_python(config, mode="json", exclude_none=True)
+    values: dict[str, Any] = _adapt(type(config)).dump_python(config, mode="json", exclude_none=True)
     return values
 
 
@@ -66,6 +68,10 @@ def to_toml(config: object) -> str:
 def to_json(config: object) -> str:
     """Return a document as JSON, indented, with a final newline."""
     return json.dumps(to_values(config), indent=2, allow_nan=False) + "\n"
+
+
+_adapt: Callable[[object], TypeAdapter[Any]] = cache(TypeAdapter)
+"""Makes an adapter once: that takes longer than reading a document with it."""
 
 
 def _explain(error: ValidationError) -> str:

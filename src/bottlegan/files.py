@@ -10,10 +10,11 @@ from bottlegan.errors import InputError, MissingError
 
 
 @contextmanager
-def replacing(path: Path) -> Iterator[Path]:
+def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; it takes the name `path` only if the block succeeds.
 
-    Whatever goes wrong, an interrupt included, leaves no partial file and an older `path` as it was.
+    Whatever goes wrong, an interrupt included, leaves no partial file and an older `path` as it was. Only its owner can
+    read a `private` file.
     """
     if not path.parent.is_dir():
         raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
@@ -26,7 +27,8 @@ def replacing(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         # mkstemp makes files that only their owner can read; give ours the permissions any new file would get.
-        temporary.chmod(0o666 & ~_umask())
+        if not private:
+            temporary.chmod(0o666 & ~_umask())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)

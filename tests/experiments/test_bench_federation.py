@@ -5,7 +5,7 @@ import pytest
 
 from bottlegan.experiments.bench_federation import bench_staining, bench_uploads, time_rounds
 from bottlegan.experiments.world import World, draw_world
-from bottlegan.federated.federation import LOG
+from bottlegan.federated.server.folder import LOG
 from bottlegan.progress import Silent
 
 
@@ -17,7 +17,7 @@ def world() -> World:
 def test_uploads_are_as_small_as_they_are_said_to_be(world: World) -> None:
     code, model = bench_uploads(world, "code", Silent())
     assert code["bytes_up"] <= 1000
-    assert code["labs"] == len(model.codes.names) == 4
+    assert code["labs"] == len(model.document.styles) == 4
     assert code["minutes"] == pytest.approx((code["seconds_clients"] + code["seconds_server"]) / 60)
     figures = bench_staining(world, model, rounds=2)
     assert 0 <= figures["share"] < 1

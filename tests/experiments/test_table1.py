@@ -9,12 +9,15 @@ from bottlegan.experiments import table1
 from bottlegan.experiments.figure3 import SHOWN, write_figure
 from bottlegan.experiments.table1 import FOLDS, SEEDS, list_runs, make_run, obtain_styles, read_runs, run_path
 from bottlegan.experiments.table1_files import Point, Run, Scores, to_markdown, write_table
-from bottlegan.experiments.table1_methods import METHODS, build_labs, plan_training
+from bottlegan.experiments.table1_methods import METHODS, find_stain, plan_training
 from bottlegan.experiments.world import World, draw_world
-from bottlegan.federated.phase2 import Lab
+from bottlegan.federated.client.client import Client
+from bottlegan.federated.client.staining import Styles
+from bottlegan.federated.client.training import Lab
+from bottlegan.federated.protocol.exchange import Reply, Request
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import to_batch
-from bottlegan.models.paradigms import BottleGAN
+from bottlegan.models.weights import ModelWeights
 from bottlegan.stain.macenko import Reference, summarize_reference
 
 BY_KEY = {method.key: method for method in METHODS}
@@ -33,7 +36,7 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def styles(world: World, out: Path) -> BottleGAN:
+def styles(world: World, out: Path) -> ModelWeights:
     return obtain_styles(world, out)[0]
 
 
@@ -42,9 +45,14 @@ def reference(world: World) -> Reference:
     return summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
 
 
-def labs_of(key: str, world: World, styles: BottleGAN, reference: Reference) -> dict[str, Lab]:
+def labs_of(key: str, world: World, styles: ModelWeights, reference: Reference) -> dict[str, Lab]:
     method = BY_KEY[key]
-    return build_labs(method, plan_training(method, "smoke"), world.labs(method.stained), styles, reference)
+    given, config = world.labs(method.stained), plan_training(method, "smoke")
+    stain = find_stain(method, given, reference)
+    return {
+        each.name: Lab(each.name, each.labeled, each.train, each.test, stain(config, Styles(styles), each.name))
+        for each in given
+    }
 
 
 def distance(a: Levels, b: Levels) -> float:
@@ -85,7 +93,7 @@ def test_a_window_is_cut_from_the_image_where_its_label_is(world: World) -> None
 
 @pytest.mark.parametrize("key", ["bottlegan-normalize", "macenko", "oracle"])
 def test_these_rows_show_the_network_the_reference_stain(
-    key: str, world: World, styles: BottleGAN, reference: Reference
+    key: str, world: World, styles: ModelWeights, reference: Reference
 ) -> None:
     labs, own = labs_of(key, world, styles, reference), world.labs("own")
     for name, ideal, stained in zip(labs, world.labs("reference"), own, strict=True):
@@ -95,7 +103,7 @@ def test_these_rows_show_the_network_the_reference_stain(
 
 @pytest.mark.parametrize("key", ["fedavgm", "hed", "randstainna", "bottlegan-restain"])
 def test_these_rows_predict_on_images_as_they_are(
-    key: str, world: World, styles: BottleGAN, reference: Reference
+    key: str, world: World, styles: ModelWeights, reference: Reference
 ) -> None:
     labs = labs_of(key, world, styles, reference)
     for lab, stained in zip(labs.values(), world.labs("own"), strict=True):
@@ -106,11 +114,11 @@ def test_these_rows_predict_on_images_as_they_are(
 
 
 @pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "local", "pooled", "fedbn"])
-def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: BottleGAN, out: Path) -> None:
+def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, out: Path) -> None:
     path = run_path(out, key, 0, 0)
     run = make_run((key, 0, 0), "smoke", None, out)
     written = path.read_text()
-    assert not list(path.parent.glob(f"{key}*.safetensors")), "a finished run needs no checkpoint"
+    assert not path.with_suffix("").exists(), "a finished run needs no checkpoint"
     assert 0 <= run.scores.iou <= 1
     assert run.scores.nll > 0
     assert (run.bytes_up == 0) == (key in ("local", "pooled"))
@@ -121,25 +129,27 @@ def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: BottleGAN
     assert written.count("\n") > 5
 
 
-def test_an_interrupted_run_goes_on_where_it_was(styles: BottleGAN, out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_run_goes_on_where_it_was(
+    styles: ModelWeights, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     whole = make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
     run_path(out, "bottlegan-restain", 0, 0).unlink()
-    answer, asked = table1.answer, []
+    answer, asked = Client.answer, []
 
-    def interrupt(*args: object) -> object:
-        asked.append(args[2])
-        if len(asked) > 3:
+    def interrupt(client: Client, request: Request) -> Reply:
+        asked.append(request)
+        if [each.kind for each in asked].count("train") > 3:
             raise KeyboardInterrupt
-        return answer(*args)
+        return answer(client, request)
 
-    monkeypatch.setattr(table1, "answer", interrupt)
+    monkeypatch.setattr(Client, "answer", interrupt)
     with pytest.raises(KeyboardInterrupt):
         make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
     asked.clear()
-    monkeypatch.setattr(table1, "answer", lambda *args: (asked.append(args[2]), answer(*args))[1])
+    monkeypatch.setattr(Client, "answer", lambda *args: (asked.append(args[1]), answer(*args))[1])
     resumed = make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
     assert (resumed.scores, resumed.curve) == (whole.scores, whole.curve)
-    assert min(request.settings["round"] for request in asked) == 2, "the first round must not be trained again"
+    assert [request.kind for request in asked].count("train") == 4, "the first round must not be trained again"
 
 
 def made(key: str, iou: float, ece: float, nll: float, **more: object) -> Run:
@@ -176,7 +186,7 @@ def test_finished_runs_are_read_in_the_order_of_the_rows(out: Path) -> None:
 
 
 def test_the_command_makes_only_what_is_missing(
-    styles: BottleGAN, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    styles: ModelWeights, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wanted = [("fedavgm", 0, 0), ("hed", 0, 0)]
     monkeypatch.setattr(table1, "list_runs", lambda _: wanted)
@@ -187,7 +197,7 @@ def test_the_command_makes_only_what_is_missing(
     assert "| FedAvgM + HED jitter | 1 |" in page.read_text()
 
 
-def test_temperature_changes_calibration_and_no_class(world: World, styles: BottleGAN, out: Path) -> None:
+def test_temperature_changes_calibration_and_no_class(world: World, styles: ModelWeights, out: Path) -> None:
     run = make_run(("bottlegan-normalize", 0, 0), "smoke", None, out)
     assert run.calibrated is not None
     assert run.temperature is not None

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from bottlegan.federated.phase2 import Phase2Config
-from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs
+from bottlegan.federated.client.holdings import find_labs
+from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import to_weights

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from bottlegan.errors import ConfigError
-from bottlegan.models.segmenter import Segmenter, SegmenterConfig, build_segmenter, is_normalization
+from bottlegan.models.segmenter import Segmenter, SegmenterConfig, build_segmenter
 
 SMALL = SegmenterConfig(width=4, depth=2, stride=2)
 
@@ -41,14 +41,6 @@ def test_weights_depend_on_the_generator_only() -> None:
     again, other = build().state_dict(), build(seed=1).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
-
-
-def test_normalization_layers_are_told_from_others() -> None:
-    network = build()
-    modules = dict(network.named_modules())
-    for name in network.state_dict():
-        layer = modules[name.rsplit(".", 1)[0]]
-        assert is_normalization(name) == isinstance(layer, torch.nn.GroupNorm), name
 
 
 def test_a_head_without_gradient_would_learn_nothing() -> None:

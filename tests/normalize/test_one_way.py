@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
 from bottlegan.colormap.keys import count_colors
-from bottlegan.federated.phase2 import restain_randomly
+from bottlegan.federated.client.staining import Styles, restain_randomly
 from bottlegan.imaging.files import Levels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -173,7 +173,7 @@ def test_crops_of_phase_2(model: BottleGAN, image: Levels) -> None:
     crops = np.stack([image[:96, :96], image[96:, 96:], image[:96, 96:], image[96:, :96]] * 4)
     weights = to_weights(model)
     maps = [make_map(weights, weights.code(name), "restain", remembers=False) for name in NAMES]
-    varied = restain_randomly(model, 1.0)(crops, np.random.default_rng(0))
+    varied = restain_randomly(Styles(to_weights(model)).restainers, 1.0)(crops, np.random.default_rng(0))
     drawn = np.random.default_rng(0)
     styles = [(drawn.random(), int(drawn.integers(2)))[1] for _ in crops]
     assert set(styles) == {0, 1}

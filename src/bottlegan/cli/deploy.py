@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from bottlegan.cli.options import check_paths
+
 deploy = typer.Typer(no_args_is_help=True, help="Start a federation of real labs, over the network.")
 
 
@@ -33,10 +35,12 @@ def init(
     Example: bottlegan deploy init consortium --host federation.example.org --labs uppsala,graz
     """
     from bottlegan.config import load
-    from bottlegan.federated.deploy import deploy as write
+    from bottlegan.federated.deploy.consortium import deploy as write
     from bottlegan.federated.simulation import SimulationConfig
 
     # One that was tried with `bottlegan simulate` is deployed as it is, but for its labs.
-    asked = (SimulationConfig() if config is None else load(SimulationConfig, config)).federation
-    write(folder, host, [lab.strip() for lab in labs.split(",") if lab.strip()], asked)
+    asked = SimulationConfig() if config is None else load(SimulationConfig, config)
+    prior = None if config is None or asked.labs.prior is None else config.parent / asked.labs.prior
+    check_paths(prior)
+    write(folder, host, [lab.strip() for lab in labs.split(",") if lab.strip()], asked.federation, prior)
     typer.echo(f"Wrote {folder}. Begin with {folder / 'README.md'}; server/ and labs/ hold secret keys.")

@@ -1,4 +1,4 @@
-"""`bottlegan info`: what a slide, an image or a model is like."""
+"""`bottlegan info`: what a slide, an image or a model is like, and how a federation goes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,14 +12,19 @@ SHOWN = 20
 
 
 def info(
-    file: Annotated[Path, typer.Argument(help="Slide, image or model file.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Slide, image, model file, or folder of a run.", show_default=False)],
 ) -> None:
     """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
 
+    Of a federation's run, which may be going on: scores, losses, who was left out and why; with curves in report.html.
+
     Example: bottlegan info slide.svs
+    Example: bottlegan info run
     """
     check_paths(file)
-    if file.suffix.lower() == ".safetensors":
+    if file.is_dir():
+        _tell_run(file)
+    elif file.suffix.lower() == ".safetensors":
         _tell_model(file)
     else:
         _tell_slide(file)
@@ -41,6 +46,26 @@ def _tell_slide(file: Path) -> None:
                 f"level {level:<8} {width:,} x {height:,} px, 1 : {measure_downsample(opened, level):.4g}, "
                 f"tiles of {tile.width} x {tile.height} px{'' if opened.kind == 'image' else f', {how}'}"
             )
+
+
+def _tell_run(folder: Path) -> None:
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    from bottlegan.experiments.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+
+    run, console = read_run(folder), Console(soft_wrap=True)
+    typer.echo(f"{folder}: {run.status}")
+    # The latest rounds, the worst labs, and the latest troubles.
+    shown = ((list_rounds(run), slice(-SHOWN, None)), (list_labs(run), slice(SHOWN)))
+    for found, part in (*shown, (list_left_out(run), slice(-SHOWN, None))):
+        if found.rows:
+            table = Table(*found.columns, title=found.title, title_justify="left")
+            for row in found.rows[part]:
+                table.add_row(*(escape(cell) for cell in row))
+            console.print(table)
+    typer.echo(f"Curves, and all of it: {write_run_report(run)}")
 
 
 def _tell_model(file: Path) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from bottlegan.cli.options import check_paths
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.errors import InputError
 
@@ -29,19 +30,21 @@ def simulate(
     Example: bottlegan simulate configs/simulate.toml --out run
     """
     from bottlegan.config import load
-    from bottlegan.federated.federation import HISTORY, SCORES, SEGMENTER, holds_run
+    from bottlegan.federated.server.folder import HISTORY, SCORES, SEGMENTER, holds_run
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 
     asked = load(SimulationConfig, config)
     if holds_run(out) and not resume:
         raise InputError(f"{out}: holds a run already; give --resume to go on with it, or choose another folder")
+    prior = None if asked.labs.prior is None else config.parent / asked.labs.prior
+    check_paths(prior)
     progress = TerminalProgress()
     labs, reference_set = prepare_labs(config, asked, out, progress)
     if (engine or ("flower" if find_spec("ray") else "local")) == "flower":
-        from bottlegan.federated.simulation_flower import run as run_flower
+        from bottlegan.federated.flower.simulation import run as run_flower
 
-        run_flower(labs, asked.federation, out, reference_set=reference_set, progress=progress)
+        run_flower(labs, asked.federation, out, reference_set=reference_set, prior=prior, progress=progress)
     else:
-        run_local(labs, asked.federation, out, reference_set=reference_set, progress=progress)
+        run_local(labs, asked.federation, out, reference_set=reference_set, prior=prior, progress=progress)
     typer.echo((out / SCORES).read_text(encoding="utf-8"))
     typer.echo(f"Wrote {out / SEGMENTER}, {out / HISTORY} and {out / SCORES}.")

@@ -14,23 +14,20 @@ from safetensors.torch import save
 
 from bottlegan.experiments.paired import Scale
 from bottlegan.experiments.world import World, draw_world
-from bottlegan.federated.client import open_client
-from bottlegan.federated.federation import LOG, FederationConfig
-from bottlegan.federated.phase1 import Phase1Config, Upload, assemble, contribute
-from bottlegan.federated.phase2 import (
-    Lab,
-    Phase2Config,
-    Staining,
-    average,
-    initial_weights,
-    restain_randomly,
-    train_round,
-)
-from bottlegan.federated.rounds import RoundsConfig
-from bottlegan.federated.simulation import LabsConfig, draw_labs, find_labs, run_local
-from bottlegan.federated.simulation_flower import run as run_flower
+from bottlegan.federated.client.client import open_client
+from bottlegan.federated.client.holdings import find_labs
+from bottlegan.federated.client.staining import Staining, Styles, restain_randomly
+from bottlegan.federated.client.style import contribute
+from bottlegan.federated.client.training import Lab, train_round
+from bottlegan.federated.flower.simulation import run as run_flower
+from bottlegan.federated.protocol.phase1 import Phase1Config, Upload
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig
+from bottlegan.federated.server.folder import LOG
+from bottlegan.federated.server.styles import assemble
+from bottlegan.federated.simulation import LabsConfig, draw_labs, run_local
 from bottlegan.models.document import PRIOR
-from bottlegan.models.paradigms import BottleGAN
+from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.training.segmentation import Labeled
@@ -62,9 +59,9 @@ def bench_federation(
     return figures
 
 
-def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dict[str, Json], BottleGAN]:
+def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
     """Return what phase 1 takes, with one lab after the other, and the model that comes of it."""
-    config, reference_set, prior = Phase1Config(upload=upload), world.reference_set(), BottleGAN.load(PRIOR)
+    config, reference_set, prior = Phase1Config(upload=upload), world.reference_set(), read_weights(PRIOR)
     labs = world.labs("own")
     started = time.perf_counter()
     sent = {
@@ -83,7 +80,7 @@ def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dic
     }, model
 
 
-def bench_staining(world: World, model: BottleGAN, rounds: int | None = None) -> dict[str, Json]:
+def bench_staining(world: World, model: ModelWeights, rounds: int | None = None) -> dict[str, Json]:
     """Return what share of a lab's whole training its stain takes: normalizing once, and restaining in every batch.
 
     All rounds are trained, because a color is mapped by the network when it is first seen, and looked up from then on.
@@ -96,7 +93,7 @@ def bench_staining(world: World, model: BottleGAN, rounds: int | None = None) ->
     once = time.perf_counter() - started
     count = rounds or config.rounds
     plain = time_training(Lab(given.name, labeled, [], []), config, count)
-    vary = restain_randomly(model, 1.0)
+    vary = restain_randomly(Styles(model).restainers, 1.0)
     restained = time_training(Lab(given.name, labeled, [], [], Staining(vary=vary)), config, count)
     steps = count * config.training.steps
     return {
@@ -149,15 +146,24 @@ def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
 def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float:
     """Return the median seconds of a round in which each lab trains, and their weights are averaged."""
     clients = {name: open_client(path) for name, path in labs.items()}
-    members = {name: Lab(name, each.read_labeled(each.config.labeled), [], []) for name, each in clients.items()}
+    members = {name: Lab(name, each.holdings.labeled(), [], []) for name, each in clients.items()}
     shares = {name: float(len(lab.labeled)) for name, lab in members.items()}
     weights, seconds = initial_weights(config.phase2, SEED), []
     for number in range(1, ROUNDS):
         started = time.perf_counter()
-        replies = {name: train_round(lab, weights, config.phase2, number, SEED) for name, lab in members.items()}
+        replies = {
+            name: train_round(lab, weights, config.phase2, number, SEED).weights for name, lab in members.items()
+        }
         weights = average(replies, shares)
         seconds.append(time.perf_counter() - started)
     return median(seconds)
+
+
+def average(replies: Mapping[str, Weights], shares: Mapping[str, float]) -> Weights:
+    """Return the average of weights, the plain way: what any aggregation without a server optimizer comes to."""
+    total = sum(shares[name] for name in replies)
+    first = next(iter(replies.values()))
+    return {key: sum(shares[n] / total * replies[n][key] for n in sorted(replies)) for key in first}  # type: ignore[misc]
 
 
 def time_rounds(folder: Path) -> float:

@@ -5,6 +5,8 @@ in phase 2 the labs train one segmentation network, with and without it. Nobody 
 """
 
 import json
+import shutil
+import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -14,14 +16,13 @@ from torch import Tensor
 from bottlegan.config import document, to_values
 from bottlegan.errors import ConfigError
 from bottlegan.experiments.demo_report import write_demo
-from bottlegan.experiments.demo_rounds import train_together
-from bottlegan.federated.phase1 import Phase1Config, assemble, contribute
+from bottlegan.experiments.demo_rounds import FIRST, train_together
+from bottlegan.federated.server.folder import STYLES
+from bottlegan.federated.server.members import read_members
 from bottlegan.files import make_folder, write_text
-from bottlegan.imaging.tensors import from_batch, from_levels, to_levels
+from bottlegan.imaging.tensors import from_levels, to_levels
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import compare_images
-from bottlegan.models.document import PRIOR
-from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.progress import Json, Progress, Silent
 from bottlegan.seeding import numpy_stream, torch_stream
@@ -52,8 +53,8 @@ class DemoConfig:
 
 
 @dataclass(frozen=True)
-class DemoLab:
-    """What one lab has, what became of it, and the truth that only a simulation knows."""
+class StainedLab:
+    """What one lab has, and the truth that only a simulation knows."""
 
     style: Style
     images: Tensor
@@ -62,6 +63,12 @@ class DemoLab:
     """(N, 3, H, W): the same tissue in the reference stain."""
     epithelium: Tensor
     """(N, H, W) bool."""
+
+
+@dataclass(frozen=True)
+class DemoLab(StainedLab):
+    """The same, and what became of its images."""
+
     normalized: Tensor
     restained: Tensor
     """The truth, brought to the lab's style."""
@@ -75,9 +82,14 @@ def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) ->
     tissue = draw_all(config, progress)
     reference_set = _scan(render(_concentrations(tissue[: config.reference]), REFERENCE))
     held = [tissue[start : start + config.patches] for start in range(config.reference, len(tissue), config.patches)]
-    labs, model = learn_styles(config, held, progress)
-    save_model(model, out / "styles.safetensors", {"seed": config.seed}, REFERENCE)
-    outcomes = train_together(labs, model, config.rounds, config.seed, progress)
+    stained = [stain_lab(config, k, each) for k, each in enumerate(held)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        outcomes = train_together(stained, config.rounds, config.seed, folder, progress)
+        shutil.copy(folder / FIRST.key / STYLES, out / STYLES)
+        verdicts = {name: each.verdict for name, each in read_members(folder / FIRST.key).clients.items()}
+    model = BottleGAN.load(out / STYLES)
+    labs = [show_lab(each, model, verdicts[each.style.name]) for each in stained]
     scores = {lab.style.name: score_lab(lab) for lab in progress.track(labs, "scoring labs", len(labs))}
     metrics: dict[str, Json] = {
         "config": to_values(config),
@@ -98,26 +110,22 @@ def draw_all(config: DemoConfig, progress: Progress) -> list[Tissue]:
     return [draw_tissue(config.seed, index, config.size) for index in tracked]
 
 
-def learn_styles(config: DemoConfig, held: list[list[Tissue]], progress: Progress) -> tuple[list[DemoLab], BottleGAN]:
-    """Run phase 1: each lab stains its tissue, fits its style code and uploads it; the codes make one model."""
-    prior, settings = BottleGAN.load(PRIOR), Phase1Config()
-    stained, uploads, verdicts = {}, {}, {}
-    for k, tissue in progress.track(list(enumerate(held)), "phase 1: labs fit their styles", len(held)):
-        # Every other lab is one of the paper's, far from any real stain; the others differ as real labs do.
-        variety = LABS if k % 2 == 0 else PAPER
-        style = draw_style(numpy_stream(config.seed, "style", k), f"lab-{k + 1:02d}", variety)
-        images = _scan(render(_concentrations(tissue), style, torch_stream(config.seed, "noise", k)))
-        sent = contribute(from_batch(images), settings, reference_set=None, prior=prior, seed=config.seed)
-        stained[style.name], uploads[style.name], verdicts[style.name] = (style, images), sent.arrays, sent.verdict
-    model = assemble(uploads, settings, reference_set=None, prior=prior, seed=config.seed)
-    labs = []
-    for (style, images), tissue in zip(stained.values(), held, strict=True):
-        truth, code = _scan(render(_concentrations(tissue), REFERENCE)), model.codes[style.name]
-        with torch.no_grad():
-            normalized, restained = model.normalize(images, code), model.restain(truth, code)
-        epithelium = torch.stack([each.epithelium for each in tissue])
-        labs.append(DemoLab(style, images, truth, epithelium, normalized, restained, verdicts[style.name]))
-    return labs, model
+def stain_lab(config: DemoConfig, k: int, tissue: list[Tissue]) -> StainedLab:
+    """Return what lab number k makes of its tissue."""
+    # Every other lab is one of the paper's, far from any real stain; the others differ as real labs do.
+    variety = LABS if k % 2 == 0 else PAPER
+    style = draw_style(numpy_stream(config.seed, "style", k), f"lab-{k + 1:02d}", variety)
+    images = _scan(render(_concentrations(tissue), style, torch_stream(config.seed, "noise", k)))
+    truth = _scan(render(_concentrations(tissue), REFERENCE))
+    return StainedLab(style, images, truth, torch.stack([each.epithelium for each in tissue]))
+
+
+def show_lab(lab: StainedLab, model: BottleGAN, verdict: str) -> DemoLab:
+    """Return a lab with what the global BottleGAN makes of its images."""
+    code = model.codes[lab.style.name]
+    with torch.no_grad():
+        normalized, restained = model.normalize(lab.images, code), model.restain(lab.truth, code)
+    return DemoLab(lab.style, lab.images, lab.truth, lab.epithelium, normalized, restained, verdict)
 
 
 def score_lab(lab: DemoLab) -> dict[str, float]:

@@ -1,23 +1,25 @@
-"""Phase 2 of the demo: the same labs train the same network, with and without BottleGAN."""
+"""Both phases of the demo: the same labs train the same network, with and without BottleGAN."""
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bottlegan.experiments.table1 import answer
-from bottlegan.federated.exchange import LocalExchange
-from bottlegan.federated.phase2 import Lab, Mode, Phase2Config, stain_with
-from bottlegan.federated.rounds import Plan, RoundsConfig, run_rounds
-from bottlegan.federated.strategies import StrategyConfig
+from bottlegan.federated.client.client import Client
+from bottlegan.federated.client.holdings import Holdings, hold
+from bottlegan.federated.protocol.exchange import LocalExchange
+from bottlegan.federated.protocol.phase2 import Mode, Phase2Config
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import UPLOADS
 from bottlegan.imaging.tensors import from_batch
-from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.progress import Progress
 from bottlegan.training.segmentation import Labeled, SegmentationConfig
 
 if TYPE_CHECKING:
-    from bottlegan.experiments.demo import DemoLab
+    from bottlegan.experiments.demo import StainedLab
 
 
 @dataclass(frozen=True)
@@ -31,9 +33,11 @@ class Way:
     """Whether all labs stain alike to begin with."""
 
 
+FIRST = Way("bottlegan-normalize", "with BottleGAN, normalized", "normalize")
+"""The federation that is run first, and whose styles the others use."""
 WAYS = (
     Way("fedavgm", "FedAvgM alone", "plain"),
-    Way("bottlegan-normalize", "with BottleGAN, normalized", "normalize"),
+    FIRST,
     Way("bottlegan-restain", "with BottleGAN, restained", "restain"),
     Way("oracle", "oracle: all in the reference stain", "plain", oracle=True),
 )
@@ -51,32 +55,34 @@ class Outcome:
 
 
 def train_together(
-    labs: Sequence["DemoLab"], model: BottleGAN, rounds: int, seed: int, progress: Progress
+    labs: Sequence["StainedLab"], rounds: int, seed: int, folder: Path, progress: Progress
 ) -> list[Outcome]:
-    """Train in every way; every other lab has labels, all are tested."""
-    outcomes = []
-    for way in WAYS:
-        config = Phase2Config(
-            mode=way.mode,
-            rounds=rounds,
-            segmenter=SegmenterConfig(width=8),
-            training=SegmentationConfig(steps=4, batch=4, crop=96, learning_rate=0.005),
+    """Run a federation in every way; every other lab has labels, all are tested. Each is kept below `folder`."""
+    outcomes = {}
+    for way in sorted(WAYS, key=lambda each: each != FIRST):
+        config = FederationConfig(
+            seed=seed,
+            phase2=Phase2Config(
+                mode=way.mode,
+                rounds=rounds,
+                segmenter=SegmenterConfig(width=8),
+                training=SegmentationConfig(steps=4, batch=4, crop=96, learning_rate=0.005),
+            ),
+            rounds=RoundsConfig(least=1, evaluate_every=max(1, rounds // 8)),
         )
-        members = {each.style.name: hold(each, way, config, model, k % 2 == 0) for k, each in enumerate(labs)}
-        exchange = LocalExchange({name: partial(answer, lab, config) for name, lab in members.items()})
-        examples = {name: len(lab.labeled) for name, lab in members.items()}
-        server = RoundsConfig(least=1, evaluate_every=max(1, rounds // 8))
-        plan = Plan(config, StrategyConfig(), server, seed)
-        label = f"phase 2: {way.name}"
-        history = run_rounds(exchange, examples, plan, progress=progress, label=label).history
-        curve = [(each.number, each.scores) for each in history.rounds if each.scores]
-        outcomes.append(Outcome(way.key, way.name, curve[-1][1], curve))
-    return outcomes
+        own = folder / way.key
+        if way != FIRST and way.mode != "plain":
+            shutil.copytree(folder / FIRST.key / UPLOADS, own / UPLOADS)
+        held = {each.style.name: bring(each, way, k % 2 == 0) for k, each in enumerate(labs)}
+        answers = {name: Client(each, own / "labs" / name).answer for name, each in held.items()}
+        state = run_federation(LocalExchange(answers), config, own, progress=progress, label=f"phase 2: {way.name}")
+        curve = [(each.number, each.scores) for each in state.history.rounds if each.scores]
+        outcomes[way.key] = Outcome(way.key, way.name, curve[-1][1], curve)
+    return [outcomes[way.key] for way in WAYS]
 
 
-def hold(given: "DemoLab", way: Way, config: Phase2Config, model: BottleGAN, labeled: bool) -> Lab:
-    """Return what a lab brings to phase 2: its last patch is tested on, the others are trained on."""
+def bring(given: "StainedLab", way: Way, labeled: bool) -> Holdings:
+    """Return what a lab brings to a federation: its last patch is tested on, the others are trained on."""
     images = from_batch(given.truth if way.oracle else given.images)
-    held = [Labeled(image, mask.numpy()) for image, mask in zip(images, given.epithelium, strict=True)]
-    name = given.style.name
-    return Lab(name, held[:-1] if labeled else [], images[:-1], held[-1:], stain_with(config, model, name))
+    both = [Labeled(image, mask.numpy()) for image, mask in zip(images, given.epithelium, strict=True)]
+    return hold(images, both[:-1] if labeled else [], both[-1:])

@@ -5,11 +5,12 @@ each is written to a file of its own when it is finished. A run that was interru
 """
 
 import os
+import shutil
+import tempfile
 import time
-from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 
@@ -19,21 +20,25 @@ from torch import Tensor
 from bottlegan.config import load, to_json, to_values
 from bottlegan.experiments.paired import Scale
 from bottlegan.experiments.table1_files import Point, Run, Scores, write_table
-from bottlegan.experiments.table1_methods import METHODS, ROUNDS, Method, build_labs, plan_training
+from bottlegan.experiments.table1_methods import METHODS, ROUNDS, Method, find_stain, plan_training
 from bottlegan.experiments.table2_files import find_commit
-from bottlegan.experiments.world import World, draw_world
-from bottlegan.federated.exchange import LocalExchange, Reply, Request
-from bottlegan.federated.phase1 import Phase1Config, assemble, contribute
-from bottlegan.federated.phase2 import Lab, Phase2Config, Weights, score_lab, train_round
-from bottlegan.federated.rounds import TALLY, Plan, State, run_rounds
+from bottlegan.experiments.world import LabData, World, draw_world
+from bottlegan.federated.client.client import Client
+from bottlegan.federated.client.holdings import hold
+from bottlegan.federated.client.training import load_network, score_lab
+from bottlegan.federated.protocol.exchange import LocalExchange
+from bottlegan.federated.protocol.phase1 import CODE
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import STYLES, UPLOADS
+from bottlegan.federated.server.phase1 import run_phase1
+from bottlegan.federated.server.rounds import State, score_clients
+from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.tally import compute_scores
-from bottlegan.models.document import PRIOR
-from bottlegan.models.files import save_model
-from bottlegan.models.paradigms import BottleGAN
-from bottlegan.models.segmenter import Segmenter
-from bottlegan.models.weights import read_document
+from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.stain.macenko import summarize_reference
@@ -90,30 +95,25 @@ def make_run(which: tuple[str, int, int], scale: Scale, data: Path | None, out: 
     key, seed, fold = which
     method = next(each for each in METHODS if each.key == key)
     world = recall_world(scale, data, seed, fold)
-    model, phase1_seconds = obtain_styles(world, out)
-    config = plan_training(method, scale)
-    reference = summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
-    labs = build_labs(method, config, world.labs(method.stained), model, reference)
-    checkpoint = run_path(out, *which).with_suffix(".safetensors")
+    styles, phase1_seconds = obtain_styles(world, out)
+    folder = run_path(out, *which).with_suffix("")
     started = time.process_time()
-    states = [
-        run_rounds(LocalExchange(answers), examples, plan, path)
-        for answers, examples, plan, path in arrange(method, config, labs, seed, checkpoint)
-    ]
-    run = summarize(method, which, labs, states, config)
+    federations = arrange(method, plan_training(method, scale), world, seed, folder)
+    finished = [(each, federate(each, styles)) for each in federations]
+    run = summarize(which, world, finished)
     if method.together == "federated" and not method.local_normalization:
-        run = scale_temperature(run, world, labs, states[0].weights, config)
-    uploads = config.rounds if method.together == "federated" else 0
+        run = scale_temperature(run, world, *finished[0])
+    uploads = run.rounds if method.together == "federated" else 0
+    sent = uploads * count_bytes(finished[0][1].weights)
     run = replace(
         run,
         seconds=time.process_time() - started,
         phase1_seconds=phase1_seconds if method.mode != "plain" else 0.0,
-        bytes_up=uploads * count_bytes(states[0].weights) + (4 * model.codes.size if method.mode != "plain" else 0),
+        bytes_up=sent + (4 * styles.document.model.code_size if method.mode != "plain" else 0),
         commit=find_commit(),
     )
     write_text(run_path(out, *which), to_json(run))
-    for path in checkpoint.parent.glob(f"{checkpoint.stem}*.safetensors"):
-        path.unlink()
+    shutil.rmtree(folder)
     return run
 
 
@@ -123,107 +123,111 @@ def recall_world(scale: Scale, data: Path | None, seed: int, fold: int) -> World
     return draw_world(scale, data, seed, fold)
 
 
-def obtain_styles(world: World, out: Path) -> tuple[BottleGAN, float]:
+def obtain_styles(world: World, out: Path) -> tuple[ModelWeights, float]:
     """Return the global BottleGAN of phase 1 in mode `code`, and its seconds; it is kept for the other rows."""
     path = out / "runs" / f"styles-seed{world.partition.seed}-fold{world.partition.fold}.safetensors"
     if not path.exists():
-        started = time.process_time()
-        prior = BottleGAN.load(PRIOR)
-        config, seed = Phase1Config(), world.partition.seed
-        sent = {
-            each.name: contribute(each.train, config, reference_set=None, prior=prior, seed=seed).arrays
-            for each in world.labs("own")
-        }
-        model = assemble(sent, config, reference_set=None, prior=prior, seed=seed)
-        save_model(model, path, {"seconds": time.process_time() - started})
-    return BottleGAN.load(path), float(read_document(path).record["seconds"])
+        config = FederationConfig(seed=world.partition.seed, rounds=ROUNDS)
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            clients = {each.name: Client(hold(each.train, [], []), folder / each.name) for each in world.labs("own")}
+            started = time.process_time()
+            run_phase1(LocalExchange({name: each.answer for name, each in clients.items()}), config, folder)
+            record: dict[str, str | int | float] = {"seconds": time.process_time() - started}
+            model = read_weights(folder / STYLES)
+        write_weights(replace(model, document=replace(model.document, record=record)), path)
+    model = read_weights(path)
+    return model, float(model.document.record["seconds"])
 
 
-Examples = Mapping[str, int] | Callable[[int], Mapping[str, int]]
-Setup = tuple[Mapping[str, Callable[[Request], Reply]], Examples, Plan, Path | None]
+@dataclass(frozen=True)
+class Federation:
+    """Labs that train together, in memory."""
+
+    clients: dict[str, Client]
+    config: FederationConfig
+    folder: Path
+
+    @property
+    def exchange(self) -> LocalExchange:
+        """Reaches the labs."""
+        return LocalExchange({name: client.answer for name, client in self.clients.items()})
 
 
-def arrange(method: Method, config: Phase2Config, labs: dict[str, Lab], seed: int, checkpoint: Path) -> list[Setup]:
+def arrange(method: Method, config: Phase2Config, world: World, seed: int, folder: Path) -> list[Federation]:
     """Return who trains with whom: one federation or, where labs stay alone, one for each that has labels."""
-    answers = {name: partial(answer, lab, config) for name, lab in labs.items()}
-    labeled = {name: len(lab.labeled) for name, lab in labs.items()}
+    given = world.labs(method.stained)
+    reference = summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
+    stain = find_stain(method, given, reference)
+    plan = FederationConfig(seed=seed, phase2=config, strategy=method.strategy, rounds=ROUNDS)
 
-    def examples(number: int) -> dict[str, int]:
-        return {name: lab.examples(config, number) for name, lab in labs.items()}
+    def open_labs(labs: list[LabData], below: Path) -> dict[str, Client]:
+        held = {each.name: hold(each.train, each.labeled, each.test) for each in labs}
+        return {name: Client(each, below / "labs" / name, stain) for name, each in held.items()}
 
-    # What FedBN keeps at the labs is not in a checkpoint of the server.
-    saved = None if method.local_normalization else checkpoint
-    plan = Plan(config, method.strategy, ROUNDS, seed)
     match method.together:
         case "federated":
-            return [(answers, examples, plan, saved)]
+            return [Federation(open_labs(given, folder), plan, folder)]
         case "local":
-            alone = [name for name, lab in labs.items() if lab.labeled]
             last = replace(plan, rounds=replace(ROUNDS, evaluate_every=config.rounds))
-            path = checkpoint.with_suffix
-            return [
-                ({name: answers[name]}, {name: labeled[name]}, last, path(f".{name}.safetensors")) for name in alone
-            ]
+            alone = [each for each in given if each.labeled]
+            return [Federation(open_labs([each], folder / each.name), last, folder / each.name) for each in alone]
         case "pooled":
-            return [(*pool(labs, config), Plan(spread_steps(config, labs), method.strategy, ROUNDS, seed), saved)]
+            steps = replace(plan, phase2=spread_steps(config, given))
+            return [Federation(open_labs(pool(given), folder), steps, folder)]
 
 
-def pool(labs: dict[str, Lab], config: Phase2Config) -> tuple[dict[str, Callable[[Request], Reply]], dict[str, int]]:
+def federate(federation: Federation, styles: ModelWeights) -> State:
+    """Run a federation whose labs have uploaded their styles already, or what is left of it."""
+    uploads = UploadStore(federation.folder / UPLOADS)
+    for name in federation.clients if federation.config.phase2.mode != "plain" else ():
+        uploads.put(name, {CODE: torch.from_numpy(styles.code(name).copy())})
+    return run_federation(federation.exchange, federation.config, federation.folder)
+
+
+def pool(labs: list[LabData]) -> list[LabData]:
     """Return one trainer that holds all labeled images, and all labs to score."""
-    labeled = [each for lab in labs.values() for each in lab.labeled]
-    everything = Lab("pool", labeled, [], [])
-    answers = {name: partial(answer, lab, config) for name, lab in labs.items()}
-    trainer = partial(answer, everything, spread_steps(config, labs))
-    return {**answers, "pool": trainer}, {**dict.fromkeys(labs, 0), "pool": len(labeled)}
+    everything = LabData("pool", [], [each for lab in labs for each in lab.labeled], [])
+    return [*(replace(lab, labeled=[]) for lab in labs), everything]
 
 
-def spread_steps(config: Phase2Config, labs: dict[str, Lab]) -> Phase2Config:
+def spread_steps(config: Phase2Config, labs: list[LabData]) -> Phase2Config:
     """Return a configuration in which one trainer takes as many steps in a round as all labs with labels together."""
-    steps = config.training.steps * sum(1 for lab in labs.values() if lab.labeled)
+    steps = config.training.steps * sum(1 for lab in labs if lab.labeled)
     return replace(config, training=replace(config.training, steps=steps))
 
 
-def answer(lab: Lab, config: Phase2Config, request: Request) -> Reply:
-    """Return what a lab answers, without any network between it and the server."""
-    if request.kind == "train":
-        number, seed = int(request.settings["round"]), int(request.settings["seed"])
-        return Reply(train_round(lab, request.arrays, config, number, seed))
-    return Reply({TALLY: score_lab(lab, request.arrays, config)})
-
-
-def summarize(
-    method: Method, which: tuple[str, int, int], labs: dict[str, Lab], states: list[State], config: Phase2Config
-) -> Run:
+def summarize(which: tuple[str, int, int], world: World, finished: list[tuple[Federation, State]]) -> Run:
     """Return the scores of a run: after its last round, on the labs without labels, and over the rounds."""
     tallies: dict[str, Tensor] = {}
-    for state in states:
-        tallies |= state.tallies
-    unlabeled = [total for name, total in tallies.items() if not labs[name].labeled]
-    last = states[0].history.rounds
+    for each, state in finished:
+        asked = dict.fromkeys(each.clients, 0)
+        tallies |= score_clients(each.exchange, asked, each.config, state.weights, state.finished)[0]
+    labeled = {client.name for client in world.partition.clients if client.labeled}
+    unlabeled = [total for name, total in tallies.items() if name not in labeled]
+    rounds = finished[0][1].history.rounds if len(finished) == 1 else ()
     return Run(
-        key=method.key,
+        key=which[0],
         seed=which[1],
         fold=which[2],
         scores=to_scores(list(tallies.values())),
         unlabeled=to_scores(unlabeled) if unlabeled else None,
-        curve=tuple(Point(round=each.number, scores=Scores(**each.scores)) for each in last if each.scores)
-        if len(states) == 1
-        else (),
-        rounds=config.rounds,
+        curve=tuple(Point(round=each.number, scores=Scores(**each.scores)) for each in rounds if each.scores),
+        rounds=finished[0][1].finished,
     )
 
 
-def scale_temperature(run: Run, world: World, labs: dict[str, Lab], weights: Weights, config: Phase2Config) -> Run:
+def scale_temperature(run: Run, world: World, federation: Federation, state: State) -> Run:
     """Return the run with what it scores once the server has calibrated the network on its validation patches.
 
     The server has them in the reference stain only; what labs do to the crops that they train on is done to them, too.
     """
-    random, vary = numpy_stream(run.seed, "validation"), next(iter(labs.values())).staining.vary
+    config = federation.config.phase2
+    labs = [client.open_lab(config) for client in federation.clients.values()]
+    random, vary = numpy_stream(run.seed, "validation"), labs[0].staining.vary
     shown = [Labeled(vary(each.image[None], random)[0], each.mask) for each in world.validation()]
-    network = Segmenter(config.segmenter)
-    network.load_state_dict(weights)
-    temperature = calibrate(network, shown)
-    tallies = [score_lab(lab, weights, config, temperature) for lab in labs.values()]
+    temperature = calibrate(load_network(state.weights, config), shown)
+    tallies = [score_lab(lab, state.weights, config, temperature) for lab in labs]
     return replace(run, temperature=temperature, calibrated=to_scores(tallies))
 
 

@@ -1,6 +1,5 @@
 """The rows of Table 1: what each does about the labs' stains, and how the labs train together."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from typing import Literal
@@ -9,12 +8,11 @@ import torch
 
 from bottlegan.experiments.paired import Scale
 from bottlegan.experiments.world import LabData, Stained
-from bottlegan.federated.phase2 import Lab, Mode, Phase2Config, Staining, stain_with
-from bottlegan.federated.rounds import RoundsConfig
-from bottlegan.federated.strategies import StrategyConfig
+from bottlegan.federated.client.staining import Stain, Staining, stain_with
+from bottlegan.federated.protocol.phase2 import Mode, Phase2Config
+from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
-from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.stain.augment import LabStatistics, draw_templates, jitter_hed
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density
@@ -93,37 +91,26 @@ def plan_training(method: Method, scale: Scale) -> Phase2Config:
     )
 
 
-def build_labs(
-    method: Method, config: Phase2Config, given: list[LabData], model: BottleGAN, reference: Reference
-) -> dict[str, Lab]:
-    """Return the labs, each with its own way to handle stain.
+def find_stain(method: Method, given: list[LabData], reference: Reference) -> Stain:
+    """Return how the labs of a row handle stain.
 
     Args:
         method: The row.
-        config: How it is trained.
         given: What the labs hold.
-        model: The global BottleGAN of phase 1, which knows all labs' styles.
         reference: Statistics of the public reference set.
     """
-    stainings = find_stainings(method, config, given, model, reference)
-    return {each.name: Lab(each.name, each.labeled, each.train, each.test, stainings[each.name]) for each in given}
-
-
-def find_stainings(
-    method: Method, config: Phase2Config, given: list[LabData], model: BottleGAN, reference: Reference
-) -> Mapping[str, Staining]:
-    """Return how each lab handles stain."""
     match method.baseline:
         case None:
-            return {each.name: stain_with(config, model, each.name) for each in given}
+            return stain_with
         case "macenko":
-            return {each.name: normalize_closed_form(each.train, reference) for each in given}
+            fitted = {each.name: normalize_closed_form(each.train, reference) for each in given}
+            return lambda config, styles, own: fitted[own]
         case "hed":
-            return dict.fromkeys((each.name for each in given), Staining(vary=jitter_hed))
+            return lambda config, styles, own: Staining(vary=jitter_hed)
         case "randstainna":
             statistics = reduce(LabStatistics.join, [LabStatistics.of(each.train) for each in given])
             vary = partial(draw_templates, statistics=statistics)
-            return dict.fromkeys((each.name for each in given), Staining(vary=vary))
+            return lambda config, styles, own: Staining(vary=vary)
 
 
 def normalize_closed_form(train: list[Levels], reference: Reference) -> Staining:

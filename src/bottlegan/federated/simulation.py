@@ -15,11 +15,13 @@ from bottlegan.config import document, load, to_json, to_toml
 from bottlegan.data.partition import Client as Dealt
 from bottlegan.data.partition import PartitionSpec, draw_partition
 from bottlegan.data.patches import MASK_ENDING, list_patches
-from bottlegan.errors import ConfigError, InputError, MissingError
-from bottlegan.federated.client import LabConfig, open_client
-from bottlegan.federated.exchange import LocalExchange
-from bottlegan.federated.federation import FederationConfig, run_federation
-from bottlegan.federated.rounds import State
+from bottlegan.errors import ConfigError, InputError
+from bottlegan.federated.client.client import open_client
+from bottlegan.federated.client.holdings import LAB_FILE, LabConfig, find_labs
+from bottlegan.federated.protocol.exchange import LocalExchange
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.rounds import State
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
@@ -29,7 +31,6 @@ from bottlegan.simulation.tissue import Tissue, draw_tissue
 from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABS, PAPER, REFERENCE, WIDE, Style
 
-LAB_FILE = "lab.toml"
 VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}
 
 
@@ -41,6 +42,8 @@ class LabsConfig:
     """One sub-folder a lab, with a lab.toml in it, relative to this document; without it, labs are drawn."""
     reference: Path | None = None
     """With `folder`: folder of the public reference set, which upload = "generators" needs."""
+    prior: Path | None = None
+    """Model file that styles are fitted to, relative to this document; without it, the one that is shipped."""
     count: int = 4
     train: int = 2
     """Patches of each lab to train on."""
@@ -85,27 +88,18 @@ def prepare_labs(
     return labs, [] if public is None else [patch.read_image() for patch in list_patches(public)]
 
 
-def find_labs(folder: Path) -> dict[str, Path]:
-    """Return the lab.toml of each lab below a folder, by the name of its sub-folder."""
-    if not folder.is_dir():
-        raise MissingError(f"{folder}: there is no such folder; check the path")
-    labs = {path.parent.name: path for path in sorted(folder.glob(f"*/{LAB_FILE}"))}
-    if not labs:
-        raise MissingError(f"{folder}: holds no lab; give each a sub-folder with a {LAB_FILE}")
-    return labs
-
-
 def run_local(
     labs: Mapping[str, Path],
     config: FederationConfig,
     folder: Path,
     *,
     reference_set: Sequence[Levels] | None = None,
+    prior: Path | None = None,
     progress: Progress | None = None,
 ) -> State:
     """Run a federation of labs in this process, one after the other."""
     exchange = LocalExchange({name: open_client(path).answer for name, path in labs.items()})
-    return run_federation(exchange, config, folder, reference_set=reference_set, progress=progress)
+    return run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
 
 
 def draw_labs(config: LabsConfig, seed: int, out: Path, progress: Progress) -> None:

@@ -89,8 +89,3 @@ def build_segmenter(config: SegmenterConfig, random: torch.Generator) -> Segment
     """Return a new network with weights drawn from `random`."""
     with drawing_from(random):
         return Segmenter(config)
-
-
-def is_normalization(name: str) -> bool:
-    """Return whether the tensor `name` of a segmenter belongs to a normalization layer, which FedBN keeps local."""
-    return "_norm." in name

@@ -1,0 +1,231 @@
+"""A lab's half of the federation: what it answers to each request, out of what it holds. Free of any network code.
+
+Nothing is kept between two requests but in the lab's state folder, because in a deployment each request starts a new
+process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from bottlegan.config import Document, document, load, parse, to_json
+from bottlegan.errors import FederationError, InputError
+from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
+from bottlegan.federated.client.kept_images import KeptImages
+from bottlegan.federated.client.own_layers import OwnLayers, list_own
+from bottlegan.federated.client.staining import Stain, Staining, keep, read_styles, stain_with
+from bottlegan.federated.client.training import Lab, score_lab, train_round
+from bottlegan.federated.protocol.exchange import LABELED, LOSS, TEST, UNLABELED, VERDICT, VERDICTS, Reply, Request
+from bottlegan.federated.protocol.handshake import (
+    HANDSHAKE,
+    PRIOR_CONTENT,
+    HandshakeError,
+    find_difference,
+    from_text,
+    introduce,
+    to_tensor,
+)
+from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, build_network
+from bottlegan.files import make_folder, replacing, write_text
+from bottlegan.models.document import PRIOR
+from bottlegan.models.weights import read_weights
+from bottlegan.onboarding.verdict import Verdict
+from bottlegan.progress import EventLog, Json
+
+Setting = TypeVar("Setting", bool, int, float, str)
+
+
+@document
+class Membership:
+    """What a lab is called in the federation that it takes part in, and so its style."""
+
+    client: str
+
+
+def open_client(path: Path) -> "Client":
+    """Return the client of the lab whose configuration is in the TOML file `path`."""
+    config = load(LabConfig, path)
+    return Client(open_holdings(config, path.parent), path.parent / config.state)
+
+
+class Client:
+    """One lab."""
+
+    def __init__(self, holdings: Holdings, state: Path, stain: Stain = stain_with) -> None:
+        """Take what the lab holds, the folder for what it keeps, and how it handles stain."""
+        self.holdings, self.state, self.stain = holdings, state, stain
+        make_folder(state)
+        self.layers = OwnLayers(state / "own_layers.safetensors")
+        self._opened: tuple[object, Lab] | None = None
+
+    def answer(self, request: Request) -> Reply:
+        """Return what the server asks for, or raise a `FederationError` that tells nothing of the lab's files.
+
+        What went wrong in full, and what was sent to whom, is in `lab.jsonl` in the state folder.
+        """
+        try:
+            reply = self._answer(request)
+            sizes: dict[str, Json] = {name: tensor.nbytes for name, tensor in reply.arrays.items()}
+            self._record("reply", request=request.kind, bytes=sizes, numbers=dict(reply.numbers))
+        except HandshakeError as error:
+            self._record("refusal", request=request.kind, text=str(error))
+            raise
+        except Exception as error:
+            # Its text may name a patient's file.
+            self._record("failure", request=request.kind, error=type(error).__name__, text=str(error))
+            failure = FederationError(f"{request.kind} ended with {type(error).__name__}; the lab's own log says why")
+        else:
+            return reply
+        # Outside of the handler, so that the error is not its context either.
+        raise failure
+
+    def _answer(self, request: Request) -> Reply:
+        match request.kind:
+            case "join":
+                return self.join(request)
+            case "contribute":
+                return self.contribute(request)
+            case "styles":
+                return self.take_styles(request)
+            case "train":
+                return self.train(request)
+            case "evaluate":
+                return self.evaluate(request)
+
+    def join(self, request: Request) -> Reply:
+        """Begin anew under the name that the server gives; reading all images, see that they can be read.
+
+        First of all, see that server and lab have in common what they must.
+        """
+        self.take_prior(request)
+        own = introduce(_read(request, Phase2Config), self.prior)
+        if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
+            raise HandshakeError(fault)
+        write_text(self._membership, to_json(Membership(client=_get(request, "client", str))))
+        self.layers.forget()
+        held = self.holdings
+        parts = {LABELED: held.labeled(), UNLABELED: held.images(), TEST: held.test()}
+        return Reply({HANDSHAKE: to_tensor(own)}, {name: len(found) for name, found in parts.items()})
+
+    def take_prior(self, request: Request) -> None:
+        """Keep the federation's prior, if it has one that is not shipped with the package, and it is a whole model."""
+        self._sent_prior.unlink(missing_ok=True)
+        if (content := request.arrays.get(PRIOR_CONTENT)) is not None:
+            with replacing(self._sent_prior) as temporary:
+                temporary.write_bytes(content.numpy().tobytes())
+                read_weights(temporary)
+
+    def contribute(self, request: Request) -> Reply:
+        """Return what the server needs to know of the lab's style."""
+        from bottlegan.federated.client.style import contribute  # noqa: PLC0415 - asked for once, and slow to import
+        from bottlegan.federated.protocol.phase1 import Phase1Config  # noqa: PLC0415
+
+        config = _read(request, Phase1Config)
+        with EventLog(self._log) as log:
+            found = contribute(
+                self.holdings.images(),
+                config,
+                reference_set=self.holdings.reference_set(),
+                prior=read_weights(self.prior),
+                seed=_get(request, "seed", int),
+                progress=log,
+            )
+        return Reply(found.arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
+
+    def take_styles(self, request: Request) -> Reply:
+        """Keep the global BottleGAN, if it is a whole one that knows the lab's style."""
+        with replacing(self._styles) as temporary:
+            temporary.write_bytes(request.arrays["model"].numpy().tobytes())
+            read_weights(temporary).code(self.name)
+        return Reply()
+
+    def train(self, request: Request) -> Reply:
+        """Return the weights after the lab's steps of a round."""
+        config, number = _read(request, Phase2Config), _get(request, "round", int)
+        own = self.layers.before(number) if config.local_normalization else {}
+        trained = train_round(
+            self.open_lab(config), {**request.arrays, **own}, config, number, _get(request, "seed", int)
+        )
+        if config.local_normalization:
+            kept = list_own(build_network(config))
+            self.layers.save(number, own, {name: trained.weights[name] for name in kept})
+        return Reply(trained.weights, {LOSS: trained.loss})
+
+    def evaluate(self, request: Request) -> Reply:
+        """Return the sums that the scores on the lab's test images are computed from."""
+        config = _read(request, Phase2Config)
+        own = self.layers.after(_get(request, "round", int)) if config.local_normalization else {}
+        return Reply({TALLY: score_lab(self.open_lab(config), {**request.arrays, **own}, config)})
+
+    def open_lab(self, config: Phase2Config) -> Lab:
+        """Return the lab with its images prepared, as before if neither the configuration nor the styles changed."""
+        stained = config.mode != "plain"
+        key = (config, self._membership.read_bytes(), self._styles.stat().st_mtime_ns if stained else 0)
+        if self._opened is None or self._opened[0] != key:
+            styles = read_styles(self._styles) if stained else None
+            labeled = self.holdings.labeled()
+            unlabeled = self.holdings.images() if config.fixmatch.enabled and not labeled else []
+            staining, kept = self.keep(self.stain(config, styles, self.name))
+            self._opened = (key, Lab(self.name, labeled, unlabeled, self.holdings.test(), staining))
+            kept.forget_others()
+        return self._opened[1]
+
+    def keep(self, staining: Staining) -> tuple[Staining, KeptImages]:
+        """Return the same way to handle stain, but for images that were handled before: these are read."""
+        kept = KeptImages(self.state / "normalized", staining.digest)
+        if not staining.digest:
+            return staining, kept
+        prepare, present = (
+            each if each is keep else kept.through(each) for each in (staining.prepare, staining.present)
+        )
+        return replace(staining, prepare=prepare, present=present), kept
+
+    @property
+    def name(self) -> str:
+        """What the lab is called since it has joined, and its style, too."""
+        return load(Membership, self._membership).client
+
+    @property
+    def prior(self) -> Path:
+        """The model file that styles are fitted to: the federation's own, or the one that is shipped."""
+        return self._sent_prior if self._sent_prior.exists() else PRIOR
+
+    @property
+    def _sent_prior(self) -> Path:
+        return self.state / "prior.safetensors"
+
+    @property
+    def _log(self) -> Path:
+        return self.state / "lab.jsonl"
+
+    @property
+    def _membership(self) -> Path:
+        return self.state / "membership.json"
+
+    @property
+    def _styles(self) -> Path:
+        return self.state / "styles.safetensors"
+
+    def _record(self, kind: str, **fields: Json) -> None:
+        # A disk that is full must not keep the lab from saying that something failed.
+        with suppress(OSError), EventLog(self._log) as log:
+            log.event(kind, **fields)
+
+
+def _get(request: Request, name: str, kind: type[Setting]) -> Setting:
+    """Return a setting of a request, which must be there and of this type."""
+    value = request.settings.get(name)
+    if not isinstance(value, kind):
+        raise InputError(f"setting {name} of a {request.kind} request must be a {kind.__name__}, got {value!r}")
+    return value
+
+
+def _read(request: Request, cls: type[Document]) -> Document:
+    """Return the configuration in a request."""
+    try:
+        values = json.loads(_get(request, "config", str))
+    except ValueError as error:
+        raise InputError(f"the configuration of a {request.kind} request is not JSON ({error})") from None
+    return parse(cls, values, f"the configuration of a {request.kind} request")

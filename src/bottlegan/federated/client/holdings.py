@@ -1,0 +1,86 @@
+"""What a lab holds: its images and masks, in its own folders as its lab.toml says, or in memory."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottlegan.config import document
+from bottlegan.data.lab import read_lab
+from bottlegan.data.patches import list_patches
+from bottlegan.errors import MissingError
+from bottlegan.imaging.files import Levels
+from bottlegan.training.segmentation import Labeled
+
+LAB_FILE = "lab.toml"
+
+
+@document
+class LabConfig:
+    """Where a lab's files are. Paths are relative to the folder of this document, which never leaves the lab."""
+
+    images: tuple[Path, ...]
+    """Image files, folders or slides, for the lab's style and FixMatch; at most 32 images of them are read."""
+    labeled: Path | None = None
+    """Folder of patches to train on, with their masks beside them."""
+    test: Path | None = None
+    """Folder of patches to score on, with their masks beside them."""
+    reference: Path | None = None
+    """Folder with the public reference set, which upload = "generators" needs."""
+    state: Path = Path("state")
+    """Folder for what the lab keeps from one request to the next."""
+
+
+@dataclass(frozen=True)
+class Holdings:
+    """What a lab has, read when it is asked for."""
+
+    images: Callable[[], Sequence[Levels]]
+    """Images of the lab, labeled or not."""
+    labeled: Callable[[], Sequence[Labeled]]
+    """To train on."""
+    test: Callable[[], Sequence[Labeled]]
+    """To score on."""
+    reference_set: Callable[[], Sequence[Levels] | None]
+    """The public reference set, if the lab has got it."""
+
+
+def open_holdings(config: LabConfig, folder: Path) -> Holdings:
+    """Return what the lab has whose configuration has paths relative to `folder`."""
+    return Holdings(
+        images=lambda: read_lab([folder / source for source in config.images]),
+        labeled=lambda: read_labeled(folder, config.labeled),
+        test=lambda: read_labeled(folder, config.test),
+        reference_set=lambda: read_reference_set(folder, config.reference),
+    )
+
+
+def hold(
+    images: Sequence[Levels],
+    labeled: Sequence[Labeled],
+    test: Sequence[Labeled],
+    reference_set: Sequence[Levels] | None = None,
+) -> Holdings:
+    """Return what a lab has whose images are in memory."""
+    return Holdings(lambda: images, lambda: labeled, lambda: test, lambda: reference_set)
+
+
+def read_labeled(folder: Path, below: Path | None) -> list[Labeled]:
+    """Return the patches in a sub-folder and their masks; without one, none."""
+    if below is None:
+        return []
+    return [Labeled(patch.read_image(), patch.read_mask()) for patch in list_patches(folder / below)]
+
+
+def read_reference_set(folder: Path, below: Path | None) -> list[Levels] | None:
+    """Return the images of the public reference set in a sub-folder, if there is one."""
+    return None if below is None else [patch.read_image() for patch in list_patches(folder / below)]
+
+
+def find_labs(folder: Path) -> dict[str, Path]:
+    """Return the lab.toml of each lab below a folder, by the name of its sub-folder."""
+    if not folder.is_dir():
+        raise MissingError(f"{folder}: there is no such folder; check the path")
+    labs = {path.parent.name: path for path in sorted(folder.glob(f"*/{LAB_FILE}"))}
+    if not labs:
+        raise MissingError(f"{folder}: holds no lab; give each a sub-folder with a {LAB_FILE}")
+    return labs

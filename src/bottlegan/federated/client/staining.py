@@ -1,0 +1,114 @@
+"""How a lab handles stain in phase 2.
+
+A lab's images pass three places where their stain can be handled, and a way to handle it, a `Staining`, names what
+happens at each: once, before training (`prepare`); anew in each batch (`vary`); and before prediction (`present`).
+
+| mode | prepare | vary | present |
+| --- | --- | --- | --- |
+| plain | as it is | as it is | as it is |
+| normalize | the lab's OWN normalizer | as it is | the lab's own normalizer |
+| restain | the lab's own normalizer | random styles of ALL labs | as it is |
+"""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from bottlegan import __version__
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.imaging.files import Levels
+from bottlegan.models.weights import ModelWeights, read_weights
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.training.segmentation import Vary
+
+
+def keep(image: Levels) -> Levels:
+    """Leave an image as it is."""
+    return image
+
+
+def keep_all(crops: Levels, random: np.random.Generator) -> Levels:
+    """Leave crops as they are."""
+    return crops
+
+
+@dataclass(frozen=True)
+class Staining:
+    """How a lab's stain is handled, and where."""
+
+    prepare: Callable[[Levels], Levels] = keep
+    """Once, to each image (H, W, 3) before training."""
+    vary: Vary = keep_all
+    """To the crops (N, H, W, 3) of each batch."""
+    present: Callable[[Levels], Levels] = keep
+    """To each image before prediction."""
+    digest: str = ""
+    """Of what `prepare` and `present` do, if they do something that is worth keeping."""
+
+
+class Styles:
+    """The global BottleGAN of phase 1, and what maps colors to the styles of all labs."""
+
+    def __init__(self, model: ModelWeights) -> None:
+        """Take a model that knows all styles."""
+        self.model = model
+
+    @cached_property
+    def restainers(self) -> list[Normalizer]:
+        """What brings images to each lab's style, through a table that may take 64 MB each."""
+        return [Normalizer.from_model(self.model, name) for name in self.model.document.styles]
+
+
+_shared: WeakValueDictionary[str, Styles] = WeakValueDictionary()
+
+
+def read_styles(path: Path) -> Styles:
+    """Read the styles in a file; labs in one process, as in a simulation, share those of the same bytes, and tables."""
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if (styles := _shared.get(digest)) is None:
+        styles = _shared[digest] = Styles(read_weights(path))
+    return styles
+
+
+Stain = Callable[[Phase2Config, Styles | None, str], Staining]
+"""Returns how a lab of a name handles stain, given the styles of phase 1, if there are any."""
+
+
+def stain_with(config: Phase2Config, styles: Styles | None, own: str) -> Staining:
+    """Return how a lab whose style is called `own` handles stain with the global BottleGAN, which knows all styles."""
+    if config.mode == "plain":
+        return Staining()
+    if styles is None:
+        raise InputError(f"mode {config.mode} needs the styles of phase 1; run that first, or use mode plain")
+    normalizer = Normalizer.from_model(styles.model, own)
+    vary = restain_randomly(styles.restainers, config.share) if config.share else keep_all
+    return Staining(normalizer, vary, normalizer if config.mode == "normalize" else keep, digest_map(normalizer))
+
+
+def digest_map(normalizer: Normalizer) -> str:
+    """Return the SHA-256 of all that decides what a normalizer makes of an image."""
+    told = hashlib.sha256(f"{__version__} {normalizer.model.document.model}".encode())
+    for name, array in sorted(normalizer.model.arrays.items()):
+        told.update(f" {name} {array.shape} ".encode())
+        told.update(array.tobytes())
+    return told.hexdigest()
+
+
+def restain_randomly(styles: Sequence[Normalizer], share: float) -> Vary:
+    """Return what brings a share of reference-stained crops to styles drawn anew for each."""
+
+    def vary(crops: Levels, random: np.random.Generator) -> Levels:
+        output = crops.copy()
+        for row, crop in enumerate(crops):
+            chance, style = random.random(), int(random.integers(len(styles)))
+            if chance < share:
+                output[row] = styles[style].restain(np.ascontiguousarray(crop))
+        return output
+
+    return vary

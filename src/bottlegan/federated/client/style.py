@@ -1,0 +1,53 @@
+"""Phase 1, a lab's half: what it uploads of its style."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bottlegan.federated.protocol.phase1 import CODE, STYLE, Phase1Config, need_reference, to_arrays
+from bottlegan.imaging.files import Levels
+from bottlegan.models.weights import ModelWeights
+from bottlegan.onboarding.fit import onboard
+from bottlegan.progress import Progress
+from bottlegan.training.distill import as_bottlegan
+from bottlegan.training.gan import train
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What a client uploads, and what it should know before it does."""
+
+    arrays: dict[str, Tensor]
+    verdict: str
+    """One of `onboarding.verdict.Verdict`: whether the images look like stained tissue."""
+
+
+def contribute(
+    images: Sequence[Levels],
+    config: Phase1Config,
+    *,
+    reference_set: Sequence[Levels] | None,
+    prior: ModelWeights,
+    seed: int,
+    progress: Progress | None = None,
+) -> Contribution:
+    """Return what a client uploads; the same arguments give the same bytes.
+
+    Args:
+        images: Of the client, RGB levels (H, W, 3), unlabeled.
+        config: What to upload.
+        reference_set: RGB levels of the public images; only needed to train generators.
+        prior: The network that codes are fitted to.
+        seed: Of all random choices.
+        progress: Where to report progress.
+    """
+    # Generators have no verdict of their own, and the one on a code is about the images.
+    fitted = onboard(images, prior)
+    verdict = fitted.diagnosis.verdict.value
+    if config.upload == "code":
+        return Contribution({CODE: torch.from_numpy(fitted.code.copy())}, verdict)
+    public = need_reference(reference_set)
+    model = as_bottlegan(train({STYLE: images}, public, config.train, seed, progress=progress))
+    return Contribution(to_arrays(model), verdict)

@@ -1,0 +1,93 @@
+"""Phase 2, a lab's half: one round of training the network, and scoring it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from torch import Tensor, nn
+
+from bottlegan.errors import InputError
+from bottlegan.federated.client.staining import Staining
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, build_network
+from bottlegan.imaging.files import Levels
+from bottlegan.seeding import numpy_stream
+from bottlegan.training.adam import Adam
+from bottlegan.training.fixmatch import unlabeled_loss
+from bottlegan.training.segmentation import Labeled, labeled_loss, proximal_term, score
+
+
+@dataclass
+class Lab:
+    """What one client trains on and is scored on, and how it handles the stain of it."""
+
+    name: str
+    labeled: Sequence[Labeled]
+    unlabeled: Sequence[Levels]
+    test: Sequence[Labeled]
+    staining: Staining = field(default_factory=Staining)
+
+    def __post_init__(self) -> None:
+        """Normalize once what would else be normalized in every batch."""
+        prepare, present = self.staining.prepare, self.staining.present
+        self.labeled = [Labeled(prepare(each.image), each.mask) for each in self.labeled]
+        self.unlabeled = [prepare(image) for image in self.unlabeled]
+        self.test = [Labeled(present(each.image), each.mask) for each in self.test]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What comes of a lab's round."""
+
+    weights: Weights
+    loss: float
+    """Mean over its steps, without FedProx's share."""
+
+
+def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: int, seed: int) -> Trained:
+    """Return the weights after a lab's steps of one round (numbered from 1), begun at the given ones.
+
+    The optimizer is made anew, so that its state reaches neither another lab nor the next round.
+    """
+    network = load_network(weights, config).train()
+    start = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
+    optimizer = Adam(network.parameters(), learning_rate(config, round_number))
+    random = numpy_stream(seed, "round", round_number, lab.name)
+    losses = []
+    for _ in range(config.training.steps):
+        optimizer.zero_grad()
+        loss = round_loss(lab, network, config, random)
+        losses.append(loss.item())
+        if config.proximal:
+            loss = loss + config.proximal / 2 * proximal_term(network, start)
+        loss.backward()
+        optimizer.step()
+    return Trained(dict(network.state_dict()), sum(losses) / len(losses))
+
+
+def load_network(weights: Weights, config: Phase2Config) -> nn.Module:
+    """Return a network with the given weights."""
+    network = build_network(config)
+    network.load_state_dict(weights, strict=True)
+    return network
+
+
+def round_loss(lab: Lab, network: nn.Module, config: Phase2Config, random: np.random.Generator) -> Tensor:
+    """Return the loss of one step: of labeled crops or, at a lab without labels, of FixMatch."""
+    vary = lab.staining.vary
+    if lab.labeled:
+        return labeled_loss(network, lab.labeled, config.training, vary, random)
+    if config.fixmatch.enabled and lab.unlabeled:
+        return unlabeled_loss(network, lab.unlabeled, config.fixmatch, config.training, vary=vary, random=random)
+    raise InputError(f"{lab.name} has nothing to train on; give it labels, or enable fixmatch")
+
+
+def learning_rate(config: Phase2Config, round_number: int) -> float:
+    """Return the learning rate of a round: from the full one down to zero along a cosine."""
+    passed = (round_number - 1) / config.rounds
+    return config.training.learning_rate * (1 + math.cos(math.pi * passed)) / 2
+
+
+def score_lab(lab: Lab, weights: Weights, config: Phase2Config, temperature: float = 1.0) -> Tensor:
+    """Return the tally (`metrics.tally`) of the given weights on the lab's test images; nothing else leaves the lab."""
+    return score(load_network(weights, config), lab.test, temperature)

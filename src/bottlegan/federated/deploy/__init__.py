@@ -1,0 +1,1 @@
+"""All that a consortium needs to start a federation of real labs."""

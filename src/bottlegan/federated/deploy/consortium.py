@@ -1,0 +1,137 @@
+"""All that a consortium needs to start: certificates, keys, commands, an app, and a page for each hospital's IT."""
+
+import ipaddress
+import re
+import shutil
+from collections.abc import Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from bottlegan import __version__
+from bottlegan.config import to_values
+from bottlegan.data.patches import MASK_ENDING
+from bottlegan.errors import InputError
+from bottlegan.federated.deploy.certificates import make_authority, make_server, write_authority, write_node_key
+from bottlegan.federated.flower.server_app import ServerConfig
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.folder import OWN_PRIOR
+from bottlegan.files import make_folder, write_text
+from bottlegan.models.weights import read_weights
+
+PORT = 9092
+"""Where the SuperLink listens on its own machine's loopback."""
+LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+LAB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
+
+
+def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfig, prior: Path | None = None) -> None:
+    """Write what the server and each lab need to `folder`, which must be empty or not there yet.
+
+    With a `prior`, labs are sent that one and fit their styles to it.
+    """
+    check_host(host)
+    check_labs(labs)
+    check_enough_labs(config, len(labs))
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already and not empty; keys in it may be in use, choose another folder")
+    if prior is not None:
+        read_weights(prior)  # what is no model is refused now, and not by every lab
+    server = folder / "server"
+    make_folder(server / "keys")
+    authority = make_authority(host)
+    write_authority(authority, server / "ca.crt", server / "ca.key")
+    own = make_server(host, authority)
+    write_authority(own, server / "server.crt", server / "server.key")
+    values = {
+        "host": host,
+        "address": f"[{host}]" if ":" in host else host,
+        "port": PORT,
+        "labs": labs,
+        "folder": server.resolve(),
+        "mask": MASK_ENDING,
+        "expires": own.certificate.not_valid_after_utc.date(),
+    }
+    for name in ("superlink.sh", "flwr.sh", "register.sh", "run.sh", "nginx.conf"):
+        _render(name, server / name, values)
+    if prior is not None:
+        shutil.copyfile(prior, server / OWN_PRIOR)
+    write_app(server / "app", config, ServerConfig(clients=len(labs), prior=OWN_PRIOR if prior else ""))
+    for lab in labs:
+        own_folder = folder / "labs" / lab
+        make_folder(own_folder)
+        write_node_key(own_folder / "node.key", own_folder / "node.key.pub", server / "keys" / f"{lab}.pub")
+        (own_folder / "ca.crt").write_bytes((server / "ca.crt").read_bytes())
+        _render("supernode.sh", own_folder / "start.sh", values)
+        _render("lab.toml", own_folder / "lab.toml", values)
+        _render("it.md", own_folder / "README.md", values | {"lab": lab})
+    _render("README.md", folder / "README.md", values)
+
+
+def write_app(folder: Path, config: FederationConfig, server: ServerConfig) -> None:
+    """Write the Flower app: settings, and the names of the apps in this package."""
+    make_folder(folder)
+    write_text(folder / "pyproject.toml", tomli_w.dumps(describe_app(config, server)))
+    write_text(folder / "README.md", (files("bottlegan.federated.deploy") / "templates" / "app.md").read_text("utf-8"))
+
+
+def describe_app(config: FederationConfig, server: ServerConfig) -> dict[str, Any]:
+    """Return the pyproject.toml of the Flower app; Flower flattens the tables of its configuration itself."""
+    components = {
+        "serverapp": "bottlegan.federated.flower.server_app:app",
+        "clientapp": "bottlegan.federated.flower.client_app:app",
+    }
+    return {
+        "project": {
+            "name": "bottlegan-federation",
+            "version": __version__,
+            "description": "A federation of labs that train one segmentation network, and share no pixel",
+            "license": "Apache-2.0",
+            "dependencies": [f"bottlegan[federated]=={__version__}"],
+        },
+        "tool": {
+            "flwr": {
+                "app": {
+                    "publisher": "bottlegan",
+                    "components": components,
+                    "config": to_values(config) | {"server": to_values(server)},
+                }
+            }
+        },
+    }
+
+
+def check_host(host: str) -> None:
+    """Refuse what is neither an IP address nor a host's name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if len(host) > 253 or not all(LABEL.fullmatch(part) for part in host.split(".")):
+            raise InputError(
+                f"{host[:80]!r} is neither a host's name nor an IP address; give what labs will connect to, "
+                "without https:// and port"
+            ) from None
+
+
+def check_labs(labs: Sequence[str]) -> None:
+    """Refuse names that would not make a folder or a word of a command."""
+    for lab in labs:
+        if not LAB.fullmatch(lab):
+            raise InputError(
+                f"a lab cannot be called {lab[:80]!r}; use letters, digits, - and _, beginning with neither"
+            )
+    if len({lab.lower() for lab in labs}) < len(labs):
+        raise InputError("two labs have the same name; names must differ in more than case")
+
+
+def _render(template: str, path: Path, values: dict[str, Any]) -> None:
+    # Commands and pages in Markdown: HTML's escapes would spoil them, and all values have been checked.
+    environment = Environment(  # noqa: S701
+        loader=PackageLoader("bottlegan.federated.deploy"), undefined=StrictUndefined, keep_trailing_newline=True
+    )
+    write_text(path, environment.get_template(f"{template}.j2").render(values))
+    if path.suffix == ".sh":
+        path.chmod(0o755)

@@ -1,0 +1,161 @@
+"""Requests and replies as Flower's records and back: the only file that knows what a record is called.
+
+| record | type | in |
+| --- | --- | --- |
+| `arrays` | ArrayRecord: tensors by name | every request and reply |
+| `settings` | ConfigRecord: texts, numbers and switches by name | every request |
+| `numbers` | MetricRecord: numbers by name | every reply |
+| `failure` | ConfigRecord with one text, `reason` | a reply of a client that could not do what it was asked for |
+
+What arrives is hostile until it has been taken apart here: other records, other types, endless names and arrays that
+are not plain numbers are an `InputError` (a request) or an `Absence` (a reply), and nothing is ever unpickled.
+"""
+
+import math
+from collections.abc import Mapping
+from io import BytesIO
+from typing import TypeVar, get_args
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from numpy.lib import format as npy
+from torch import Tensor
+
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.exchange import Absence, Kind, Reply, Request, Scalar
+from bottlegan.federated.protocol.validation import printable
+
+KINDS: tuple[Kind, ...] = get_args(Kind)
+ARRAYS, SETTINGS, NUMBERS, FAILURE, REASON, PARTITION = (
+    "arrays",
+    "settings",
+    "numbers",
+    "failure",
+    "reason",
+    "partition-id",
+)
+PARTITION_TYPE = "query.partition"
+NUMPY = "numpy.ndarray"
+DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i8", "|b1"))
+MOST_NAMES, MOST_DIMENSIONS, LONGEST_NAME, LONGEST_TEXT = 10_000, 8, 300, 1_000_000
+
+Record = TypeVar("Record")
+
+
+def message_type(kind: Kind) -> str:
+    """Return the type of message that carries a request: Flower wants one of its categories before the dot."""
+    return f"train.{kind}"
+
+
+def pack_request(request: Request) -> RecordDict:
+    """Return a request as records."""
+    return RecordDict({ARRAYS: _pack_arrays(request.arrays), SETTINGS: ConfigRecord(dict(request.settings))})
+
+
+def unpack_request(kind: Kind, records: RecordDict) -> Request:
+    """Return the request in records, or raise `InputError` if they hold anything else."""
+    _check_keys(records, {ARRAYS, SETTINGS})
+    settings = _get(records, SETTINGS, ConfigRecord)
+    _check_names(settings)
+    for name, value in settings.items():
+        if not isinstance(value, Scalar) or (isinstance(value, str) and len(value) > LONGEST_TEXT):
+            raise InputError(f"setting {name} is a {type(value).__name__} or too long, not a text, number or switch")
+    return Request(kind, _unpack_arrays(_get(records, ARRAYS, ArrayRecord)), dict(settings))  # type: ignore[arg-type]
+
+
+def pack_reply(reply: Reply) -> RecordDict:
+    """Return a reply as records."""
+    numbers = MetricRecord({name: float(value) for name, value in reply.numbers.items()})
+    return RecordDict({ARRAYS: _pack_arrays(reply.arrays), NUMBERS: numbers})
+
+
+def pack_failure(reason: str) -> RecordDict:
+    """Return as records why a client could not do what it was asked for; `reason` must not tell of its files."""
+    return RecordDict({FAILURE: ConfigRecord({REASON: reason})})
+
+
+def unpack_reply(records: RecordDict) -> Reply | Absence:
+    """Return the reply in records; what is not one becomes an absence that says why."""
+    try:
+        if FAILURE in records:
+            return Absence(printable(str(_get(records, FAILURE, ConfigRecord).get(REASON, "no reason given"))))
+        return _unpack_reply(records)
+    # A client can put anything into a record; whatever goes wrong with it costs that client's reply and no more.
+    except Exception as error:
+        return Absence(f"its reply cannot be used: {printable(str(error))}")
+
+
+def pack_partition(partition: int) -> RecordDict:
+    """Return which of a simulation's partitions a node holds as records."""
+    return RecordDict({NUMBERS: MetricRecord({PARTITION: partition})})
+
+
+def unpack_partition(records: RecordDict) -> int | None:
+    """Return which of a simulation's partitions a node holds, or None if it does not say."""
+    record = records.get(NUMBERS)
+    number = record.get(PARTITION) if isinstance(record, MetricRecord) else None
+    return number if isinstance(number, int) and number >= 0 else None
+
+
+def _unpack_reply(records: RecordDict) -> Reply:
+    _check_keys(records, {ARRAYS, NUMBERS})
+    numbers = _get(records, NUMBERS, MetricRecord)
+    _check_names(numbers)
+    for name, value in numbers.items():
+        if not isinstance(value, int | float):
+            raise InputError(f"number {name} is a {type(value).__name__}")
+    arrays = _unpack_arrays(_get(records, ARRAYS, ArrayRecord))
+    return Reply(arrays, {name: float(value) for name, value in numbers.items()})  # type: ignore[arg-type]
+
+
+def _check_keys(records: RecordDict, wanted: set[str]) -> None:
+    if odd := sorted(set(records) ^ wanted):
+        raise InputError(f"record {printable(odd[0])} is {'missing' if odd[0] in wanted else 'unexpected'}")
+
+
+def _get(records: RecordDict, name: str, cls: type[Record]) -> Record:
+    record = records[name]
+    if not isinstance(record, cls):
+        raise InputError(f"record {name} is a {type(record).__name__}, not a {cls.__name__}")
+    return record
+
+
+def _check_names(record: Mapping[str, object]) -> None:
+    if len(record) > MOST_NAMES:
+        raise InputError(f"a record holds {len(record)} names, at most {MOST_NAMES} are allowed")
+    for name in record:
+        if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
+            raise InputError(f"a name in a record is empty, not printable or longer than {LONGEST_NAME}: {name[:40]!r}")
+
+
+def _pack_arrays(arrays: Mapping[str, Tensor]) -> ArrayRecord:
+    # contiguous() because Flower would write a transposed array in Fortran's order, and reading accepts only C's.
+    return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in arrays.items()})
+
+
+def _unpack_arrays(record: ArrayRecord) -> dict[str, Tensor]:
+    _check_names(record)
+    return {name: _unpack_array(name, array) for name, array in record.items()}
+
+
+def _unpack_array(name: str, array: Array) -> Tensor:
+    """Return an array as a tensor, without trusting a word of what it says about itself.
+
+    numpy.load would allocate whatever size a header claims before it finds that the data are shorter.
+    """
+    if array.stype != NUMPY:
+        raise InputError(f"array {name} is not a {NUMPY}")
+    buffer = BytesIO(array.data)
+    try:
+        if npy.read_magic(buffer) != (1, 0):
+            raise ValueError("another version of the format")
+        shape, fortran, dtype = npy.read_array_header_1_0(buffer)
+    except ValueError as error:
+        raise InputError(f"array {name} is not in NumPy's format ({printable(str(error))})") from None
+    if dtype not in DTYPES or fortran or len(shape) > MOST_DIMENSIONS or min(shape, default=0) < 0:
+        raise InputError(f"array {name} is not a plain array of numbers: {dtype} {shape}")
+    if len(array.data) - buffer.tell() != dtype.itemsize * math.prod(shape):
+        raise InputError(f"array {name} has another number of bytes than its shape {shape} says")
+    values = np.frombuffer(array.data, dtype, offset=buffer.tell()).reshape(shape)
+    return torch.from_numpy(values.copy())

@@ -1,0 +1,82 @@
+"""The server as a Flower app: reaches the clients through Flower's grid, and runs the federation over that.
+
+Its run configuration is a `FederationConfig`, flat, beside the keys of `ServerConfig` with `server.` before them.
+"""
+
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from bottlegan.config import document, parse
+from bottlegan.data.patches import list_patches
+from bottlegan.errors import ConfigError, InputError
+from bottlegan.federated.client.holdings import find_labs
+from bottlegan.federated.flower.exchange import FlowerExchange
+from bottlegan.federated.protocol.exchange import Scalar
+from bottlegan.federated.server.config import unflatten
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import LOG, holds_run, logging_to
+
+PREFIX = "server."
+log = logging.getLogger(__name__)
+
+
+@document
+class ServerConfig:
+    """What only the server's own machine has to know."""
+
+    folder: str = "run"
+    """Where the run is kept; a relative path begins where the SuperLink was started."""
+    resume: bool = False
+    """Whether to go on with the run that is in the folder."""
+    reference: str = ""
+    """Folder with the public reference set, which upload = "generators" needs; empty for none."""
+    prior: str = ""
+    """Model file that styles are fitted to, which labs are sent; empty for the one that is shipped."""
+    clients: int = 2
+    """How many clients to wait for before anything begins."""
+    wait: float = 600.0
+    """How many seconds to wait for them."""
+    labs: str = ""
+    """In a simulation: folder with one sub-folder a lab, each with a lab.toml; empty in a deployment."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.clients < 1 or self.wait < 0:
+            raise ConfigError("server: clients must be at least 1, wait at least 0")
+
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Run the federation that the run configuration describes."""
+    values = {key: value for key, value in context.run_config.items() if not key.startswith(PREFIX)}
+    own = {key.removeprefix(PREFIX): value for key, value in context.run_config.items() if key.startswith(PREFIX)}
+    server = parse(ServerConfig, own, "run configuration, server")
+    labs = find_labs(Path(server.labs)) if server.labs else {}
+    serve(FlowerExchange(grid, list(labs)), values, server)
+
+
+def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: ServerConfig) -> None:
+    """Wait for the clients, then run the federation, or go on with it."""
+    config, folder = unflatten(values), Path(server.folder)
+    if holds_run(folder) and not server.resume:
+        raise InputError(f"{folder}: holds a run already; set server.resume=true to go on, or choose another folder")
+    if config.rounds.least > server.clients:
+        raise ConfigError(
+            f"server.clients is {server.clients}, but {config.rounds.least} must reply in each round; "
+            "raise server.clients, or lower rounds.least"
+        )
+    patches = list_patches(Path(server.reference)) if server.reference else []
+    with logging_to(folder):
+        found = exchange.wait(server.clients, server.wait)
+    log.info("%d clients are connected: %s", len(found), ", ".join(found))
+    reference_set = [patch.read_image() for patch in patches] or None
+    prior = Path(server.prior) if server.prior else None
+    run_federation(exchange, config, folder, reference_set=reference_set, prior=prior)
+    log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)

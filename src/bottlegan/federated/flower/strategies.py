@@ -1,0 +1,130 @@
+"""How the server makes new global weights of a round's replies: Flower's strategies, with a state that can be saved."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bottlegan.federated.server.config import StrategyConfig
+
+Weights = dict[str, Tensor]
+Floats = NDArray[np.float32]
+EXAMPLES, ALL = "num-examples", "all"
+
+
+@dataclass(frozen=True)
+class _Received:
+    """What Flower's strategies look at in a reply, without the envelope that only a running federation can make."""
+
+    content: RecordDict
+
+    def has_error(self) -> bool:
+        return False
+
+
+class Aggregator:
+    """One of Flower's strategies, fed with validated replies only."""
+
+    def __init__(self, config: StrategyConfig) -> None:
+        """Build the strategy."""
+        self.config = config
+        self._form: Weights = {}
+        """Tensors of the names and shapes that the server optimizer's state is of."""
+        match config.name:
+            case "fedavg":
+                self.strategy: Any = FedAvg()
+            case "fedprox":
+                # Its proximal term belongs to the clients; what is left at the server is an average.
+                self.strategy = FedProx(proximal_mu=1.0)
+            case "fedavgm":
+                self.strategy = FedAvgM(server_momentum=config.momentum, server_learning_rate=config.learning_rate)
+            case "fedadam":
+                self.strategy = FedAdam(eta=config.learning_rate, beta_1=config.momentum)
+
+    def aggregate(
+        self, round_number: int, start: Weights, replies: Mapping[str, Weights], examples: Mapping[str, float]
+    ) -> Weights:
+        """Return new global weights, of the names, shapes and types of `start`."""
+        # In one order, because sums of floats depend on it. As one array, because Flower takes longer to write and read
+        # many small ones than to average them; what it does to one number does not depend on the others.
+        received = [
+            _Received(
+                RecordDict(
+                    {
+                        "arrays": ArrayRecord({ALL: Array(_join(replies[name], start))}),
+                        "metrics": MetricRecord({EXAMPLES: 1.0 if self.config.uniform else float(examples[name])}),
+                    }
+                )
+            )
+            for name in sorted(replies)
+        ]
+        self._begin_at(_join(start, start))
+        with _quiet_flower():
+            arrays, _ = self.strategy.aggregate_train(round_number, received)
+        # FedAdam computes in float64.
+        self._form = start
+        return _split(arrays[ALL].numpy().astype(np.float32), start)
+
+    def _begin_at(self, start: Floats) -> None:
+        """Tell the strategy what its clients began with, as `configure_train` would."""
+        if isinstance(self.strategy, FedAvgM):
+            self.strategy.current_arrays = ArrayRecord({ALL: Array(start)})
+        elif isinstance(self.strategy, FedAdam):
+            self.strategy.current_arrays = {ALL: start}
+
+    def state(self, names: list[str]) -> Weights:
+        """Return the server optimizer's tensors, by name; `names` are those of the weights, in their order."""
+        form = {name: self._form[name] for name in names if name in self._form}
+        moments: dict[str, Floats] = {}
+        if isinstance(self.strategy, FedAvgM) and self.strategy.momentum_vector is not None:
+            moments = {"momentum": np.asarray(self.strategy.momentum_vector[0])}
+        elif isinstance(self.strategy, FedAdam) and self.strategy.m_t and self.strategy.v_t:
+            moments = {"m": self.strategy.m_t[ALL], "v": self.strategy.v_t[ALL]}
+        return {
+            f"{label}.{name}": tensor
+            for label, moment in moments.items()
+            for name, tensor in _split(np.array(moment), form).items()
+        }
+
+    def restore(self, state: Weights, names: list[str]) -> None:
+        """Bring the server optimizer to where `state` was taken."""
+        parts = {
+            label: {name: state[f"{label}.{name}"] for name in names}
+            for label in dict.fromkeys(key.split(".")[0] for key in state)
+        }
+        self._form = next(iter(parts.values()), {})
+        if isinstance(self.strategy, FedAvgM) and state:
+            self.strategy.momentum_vector = [_join(parts["momentum"], parts["momentum"])]
+        elif isinstance(self.strategy, FedAdam) and state:
+            self.strategy.m_t, self.strategy.v_t = ({ALL: _join(parts[label], parts[label])} for label in ("m", "v"))
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Keep Flower from logging each round to the terminal, where our own progress is."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _join(tensors: Weights, form: Weights) -> Floats:
+    """Return the numbers of all tensors in one row, in the order of `form`."""
+    return torch.cat([tensors[key].detach().flatten() for key in form]).numpy()
+
+
+def _split(row: Floats, form: Weights) -> Weights:
+    """Return a row of numbers as tensors of the names and shapes of `form`."""
+    pieces = torch.from_numpy(row).split([tensor.numel() for tensor in form.values()])
+    return {key: piece.reshape(form[key].shape).clone() for key, piece in zip(form, pieces, strict=True)}

@@ -1,0 +1,86 @@
+"""What server and clients say to each other, whoever carries it: Flower, or a function call."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from torch import Tensor
+
+from bottlegan.errors import BottleGANError
+from bottlegan.onboarding.verdict import Verdict
+
+Kind = Literal["join", "contribute", "styles", "train", "evaluate"]
+Scalar = bool | int | float | str
+
+LABELED, UNLABELED, TEST, VERDICT, LOSS = "labeled", "unlabeled", "test", "verdict", "loss"
+"""Numbers in a reply: how many images there are of each kind, which of VERDICTS is that on a lab's style, its loss."""
+VERDICTS = tuple(Verdict)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the server asks one client for."""
+
+    kind: Kind
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    settings: dict[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What a client answers: tensors and numbers. Never pixels, paths or names of files."""
+
+    arrays: dict[str, Tensor] = field(default_factory=dict)
+    numbers: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Absence:
+    """Why there is no reply of a client."""
+
+    reason: str
+
+
+Answer = Callable[[Request], Reply]
+
+
+class Exchange(Protocol):
+    """How the server reaches its clients."""
+
+    def clients(self) -> list[str]:
+        """Return the names of the clients that are connected now."""
+        ...
+
+    def most(self) -> int | None:
+        """Return how many clients there can ever be; None if nobody knows."""
+        ...
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        """Return an answer for each request, by client; after `deadline` seconds, absence is one."""
+        ...
+
+
+class LocalExchange:
+    """Clients in this very process, asked one after the other: no deadline, no cost, the same result every time."""
+
+    def __init__(self, answers: Mapping[str, Answer]) -> None:
+        """Take what answers for each client, by name."""
+        self.answers = dict(answers)
+
+    def clients(self) -> list[str]:
+        """Return all clients."""
+        return list(self.answers)
+
+    def most(self) -> int:
+        """Return how many clients there are."""
+        return len(self.answers)
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        """Ask one client after the other; a mistake of one costs only its own reply."""
+        return {name: self._ask(name, request) for name, request in requests.items()}
+
+    def _ask(self, name: str, request: Request) -> Reply | Absence:
+        try:
+            return self.answers[name](request)
+        except BottleGANError as error:
+            return Absence(str(error))

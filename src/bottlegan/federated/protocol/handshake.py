@@ -1,0 +1,109 @@
+"""What server and client must have in common, said when a client joins: what differs is refused by name.
+
+Two versions of this package, priors or networks would not fail at once, but average what does not belong together.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bottlegan import __version__
+from bottlegan.config import document, parse, to_values
+from bottlegan.errors import FederationError
+from bottlegan.federated.protocol.phase2 import Phase2Config, build_network
+from bottlegan.federated.protocol.validation import printable
+
+PROTOCOL = 2
+"""Goes up when requests or replies change."""
+HANDSHAKE, PRIOR_CONTENT = "handshake", "prior"
+"""The setting and the tensor that hold a handshake, and the tensor of a request that holds the federation's prior."""
+LONGEST = 1000
+"""Bytes of a handshake."""
+
+
+REMEDY = f"install the same bottlegan on both sides: pip install 'bottlegan[federated]=={__version__}'"
+
+
+class HandshakeError(FederationError):
+    """A client cannot take part as it is. Its text tells nothing of the client's files, and is made for both sides."""
+
+
+@document
+class Handshake:
+    """What one side brings."""
+
+    protocol: int
+    package: str
+    """Version of this package."""
+    prior: str
+    """SHA-256 of the model file that styles are fitted to."""
+    network: str
+    """SHA-256 of the names, shapes and types of all tensors of the network that the settings make."""
+
+
+def introduce(config: Phase2Config, prior: Path) -> Handshake:
+    """Return what this side brings to a federation of these settings and this prior."""
+    network = digest_network(config)
+    return Handshake(protocol=PROTOCOL, package=__version__, prior=digest_file(prior), network=network)
+
+
+def digest_file(path: Path) -> str:
+    """Return the SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def digest_network(config: Phase2Config) -> str:
+    """Return the SHA-256 of what the network that settings make consists of; its weights do not matter."""
+    tensors = build_network(config).state_dict()
+    form = sorted((name, list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())
+    return hashlib.sha256(json.dumps(form).encode()).hexdigest()
+
+
+def find_difference(client: Handshake, server: Handshake) -> str | None:
+    """Return in which way a client differs from the server and what to do about it; None if it does not."""
+    same = f"install the server's version: pip install 'bottlegan[federated]=={printable(server.package)}'"
+    if client.protocol != server.protocol:
+        return f"it speaks protocol {client.protocol}, the server {server.protocol}; {same}"
+    if client.package != server.package:
+        return f"it runs bottlegan {printable(client.package)}, the server {printable(server.package)}; {same}"
+    if client.prior != server.prior:
+        return f"its prior is {_short(client.prior)}, the server's {_short(server.prior)}; {same}"
+    if client.network != server.network:
+        differ = f"the network it builds is {_short(client.network)}, the server's {_short(server.network)}"
+        return f"{differ}; install the same versions of the packages that the network comes from"
+    return None
+
+
+def to_text(handshake: Handshake) -> str:
+    """Return a handshake as a request holds it."""
+    return json.dumps(to_values(handshake), sort_keys=True)
+
+
+def from_text(text: str) -> Handshake:
+    """Return the handshake in a request, or raise `HandshakeError`."""
+    try:
+        return parse(Handshake, json.loads(text), "handshake")
+    except (ValueError, RecursionError) as error:
+        raise HandshakeError(f"the handshake cannot be read ({printable(str(error))}); {REMEDY}") from None
+
+
+def to_tensor(handshake: Handshake) -> Tensor:
+    """Return a handshake as a reply holds it: the bytes of its text."""
+    return torch.from_numpy(np.frombuffer(to_text(handshake).encode(), np.uint8).copy())
+
+
+def from_tensor(tensor: Tensor | None) -> Handshake:
+    """Return the handshake in a reply, or raise `HandshakeError`."""
+    if tensor is None:
+        raise HandshakeError(f"it does not say which bottlegan it runs; {REMEDY}")
+    if tensor.dtype != torch.uint8 or tensor.ndim != 1 or len(tensor) > LONGEST:
+        raise HandshakeError(f"its handshake is not a short text; {REMEDY}")
+    return from_text(tensor.numpy().tobytes().decode("utf-8", errors="replace"))
+
+
+def _short(digest: str) -> str:
+    return printable(digest)[:12]

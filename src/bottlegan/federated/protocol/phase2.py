@@ -1,0 +1,70 @@
+"""Phase 2, what both sides know: its settings, the network that is trained, and who trains on how much."""
+
+import math
+from typing import Literal
+
+from torch import Tensor, nn
+
+from bottlegan.config import document
+from bottlegan.errors import ConfigError
+from bottlegan.models.segmenter import Segmenter, SegmenterConfig, build_segmenter
+from bottlegan.seeding import torch_stream
+from bottlegan.training.fixmatch import FixMatchConfig
+from bottlegan.training.segmentation import SegmentationConfig
+
+Mode = Literal["plain", "normalize", "restain"]
+Weights = dict[str, Tensor]
+
+TALLY = "tally"
+"""The tensor of a reply that holds what a client has counted on its test images."""
+
+
+@document
+class Phase2Config:
+    """How the labs train together."""
+
+    mode: Mode = "normalize"
+    """How stain is handled; `plain` is federated learning without BottleGAN."""
+    restained: float | None = None
+    """Share of the crops that get another lab's style; by default none in mode normalize, all in mode restain."""
+    rounds: int = 100
+    proximal: float = 0.0
+    """FedProx: weight of the distance to the weights of the round's start, times one half."""
+    local_normalization: bool = False
+    """FedBN: each lab keeps its own normalization layers."""
+    segmenter: SegmenterConfig = SegmenterConfig()
+    training: SegmentationConfig = SegmentationConfig()
+    fixmatch: FixMatchConfig = FixMatchConfig()
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.rounds < 1 or self.proximal < 0 or not 0 <= (self.restained or 0) <= 1:
+            raise ConfigError("rounds must be at least 1, proximal at least 0, restained from 0 to 1")
+
+    @property
+    def share(self) -> float:
+        """Share of the crops that get another lab's style."""
+        if self.restained is not None:
+            return self.restained
+        return 1.0 if self.mode == "restain" else 0.0
+
+
+def build_network(config: Phase2Config) -> nn.Module:
+    """Return the network that is trained, to be filled with weights."""
+    return Segmenter(config.segmenter)
+
+
+def initial_weights(config: Phase2Config, seed: int) -> Weights:
+    """Return the weights that round 1 begins with."""
+    return dict(build_segmenter(config.segmenter, torch_stream(seed, "segmenter")).state_dict())
+
+
+def count_examples(config: Phase2Config, labeled: int, unlabeled: int, round_number: int) -> int:
+    """Return how many images a lab trains on in a round: those with labels or, with FixMatch, any if it has none.
+
+    It is what the lab weighs in the average; an unlabeled image may count for less than a labeled one.
+    """
+    if labeled or not config.fixmatch.enabled:
+        return labeled
+    begun = round_number > config.fixmatch.warm_up * config.rounds
+    return math.ceil(config.fixmatch.weight * unlabeled) if begun else 0

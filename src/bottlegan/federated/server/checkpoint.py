@@ -1,0 +1,70 @@
+"""A federation's state on disk, after every round: one safetensors file, without pickle.
+
+Random streams need no place in it: each is made anew from the seed and the number of the round.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from bottlegan.config import parse, to_values
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.validation import find_fault
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.history import History
+from bottlegan.files import replacing
+
+if TYPE_CHECKING:
+    from bottlegan.federated.server.rounds import State
+
+KEY = "federation"
+
+
+def save_rounds(path: Path, config: FederationConfig, state: "State") -> None:
+    """Write a run to `path`, whole or not at all."""
+    names = list(state.weights)
+    tensors = {f"weights.{name}": tensor.contiguous() for name, tensor in state.weights.items()}
+    tensors |= {f"server.{name}": tensor.contiguous() for name, tensor in state.aggregator.state(names).items()}
+    values = {"config": _to_json(config), "finished": state.finished, "history": to_values(state.history)}
+    with replacing(path) as temporary:
+        save_file(tensors, temporary, metadata={KEY: json.dumps(values, sort_keys=True)})
+
+
+def load_rounds(path: Path, config: FederationConfig, state: "State") -> None:
+    """Bring `state` to where the run in `path` was; it must have been of the same configuration."""
+    remedy = "remove it to start anew, or choose another folder"
+    try:
+        with safe_open(path, framework="pt") as file:
+            values = json.loads((file.metadata() or {}).get(KEY, "null"))
+            saved = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
+    except (SafetensorError, ValueError, OSError) as error:
+        raise InputError(f"{path}: is not a checkpoint of a federation ({error}); {remedy}") from None
+    if not isinstance(values, dict) or set(values) != {"config", "finished", "history"}:
+        raise InputError(f"{path}: is not a checkpoint of a federation; {remedy}")
+    if values["config"] != _to_json(config):
+        raise InputError(f"{path}: belongs to a run of another configuration or seed; {remedy}")
+    shapes = {name: tuple(tensor.shape) for name, tensor in state.weights.items()}
+    weights = _below("weights", saved)
+    server = _below("server", saved)
+    labels = {name.split(".")[0] for name in server}
+    faults = [find_fault(part, shapes) for part in (weights, *(_below(label, server) for label in labels))]
+    if any(faults) or labels not in ({"momentum"}, {"m", "v"}, set()):
+        raise InputError(f"{path}: {next(filter(None, faults), 'holds another optimizer')}; {remedy}")
+    names = list(state.weights)
+    state.weights = {name: weights[name] for name in names}
+    state.aggregator.restore(server, names)
+    state.finished, state.history = int(values["finished"]), parse(History, values["history"], str(path))
+
+
+def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors whose name begins with a prefix, without it."""
+    return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
+
+
+def _to_json(config: FederationConfig) -> dict[str, object]:
+    # Through JSON, as it will be compared with what was read from there.
+    return json.loads(json.dumps(to_values(config)))

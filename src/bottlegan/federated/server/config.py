@@ -1,0 +1,112 @@
+"""A federation's settings: all that decides what comes of it, besides the clients."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+from bottlegan.config import document, parse, to_values
+from bottlegan.errors import ConfigError
+from bottlegan.federated.protocol.exchange import Scalar
+from bottlegan.federated.protocol.phase1 import Phase1Config
+from bottlegan.federated.protocol.phase2 import Phase2Config
+
+StrategyName = Literal["fedavg", "fedavgm", "fedprox", "fedadam"]
+
+
+@document
+class StrategyConfig:
+    """Which aggregation, and its server optimizer."""
+
+    name: StrategyName = "fedavgm"
+    momentum: float = 0.5
+    """FedAvgM: how much of the last round's change goes on."""
+    learning_rate: float = 1.0
+    """FedAvgM, FedAdam: of the server."""
+    uniform: bool = False
+    """Whether all clients count the same, instead of by their examples."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not 0 <= self.momentum < 1 or self.learning_rate <= 0:
+            raise ConfigError("strategy: momentum must be from 0 to below 1, learning_rate above 0")
+
+
+@document
+class RoundsConfig:
+    """What the server does in each round."""
+
+    clients: int = 0
+    """Clients drawn in each round, of those that have something to train on; 0 for all of them."""
+    least: int = 2
+    """Replies without which a round counts for nothing."""
+    deadline: float = 600.0
+    """Seconds that clients have to reply."""
+    norm_bound: float = 10.0
+    """How many times longer than the median an update may be, and how many times more a client may weigh."""
+    evaluate_every: int = 10
+    """Rounds between two scorings on the clients' test images; the last round is always scored."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.clients < 0 or min(self.least, self.evaluate_every) < 1 or min(self.deadline, self.norm_bound) <= 0:
+            raise ConfigError("rounds: least and evaluate_every must be at least 1, deadline and norm_bound above 0")
+        if 0 < self.clients < self.least:
+            raise ConfigError(
+                f"rounds: {self.clients} clients are drawn in a round, of which {self.least} must reply; "
+                "raise rounds.clients, or lower rounds.least"
+            )
+
+
+@document
+class FederationConfig:
+    """A federation. Every leaf is a text, number or switch."""
+
+    seed: int = 0
+    upload_deadline: float = 3600.0
+    """Seconds that clients have to find their style, in phase 1."""
+    phase1: Phase1Config = Phase1Config()
+    phase2: Phase2Config = Phase2Config()
+    strategy: StrategyConfig = StrategyConfig()
+    rounds: RoundsConfig = RoundsConfig()
+
+    def __post_init__(self) -> None:
+        """Check what the parts ask of each other."""
+        if self.upload_deadline <= 0:
+            raise ConfigError("upload_deadline must be above 0")
+        if self.strategy.name == "fedprox" and self.phase2.proximal == 0:
+            raise ConfigError("strategy fedprox needs phase2.proximal above 0; without it, it is fedavg")
+
+
+def check_enough_labs(config: FederationConfig, labs: int) -> None:
+    """Refuse a federation that needs more labs in a round than there are: it would wait for them in vain."""
+    if config.rounds.least > labs:
+        raise ConfigError(
+            f"rounds: {config.rounds.least} clients must reply in each round, but there are {labs}; "
+            "lower rounds.least, or add labs"
+        )
+
+
+def flatten(config: FederationConfig) -> dict[str, Scalar]:
+    """Return a configuration as Flower's run configuration holds it: no tables, but dots in the keys."""
+    return dict(_flatten(to_values(config), ""))
+
+
+def unflatten(values: Mapping[str, Scalar]) -> FederationConfig:
+    """Return the configuration that was flattened; keys that are missing have their default."""
+    nested: dict[str, Any] = {}
+    for key, value in values.items():
+        *tables, last = key.split(".")
+        table = nested
+        for name in tables:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"run configuration: `{key}` is below `{name}`, which is no table")
+        table[last] = value
+    return parse(FederationConfig, nested, "run configuration")
+
+
+def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from _flatten(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

@@ -1,0 +1,103 @@
+"""A whole federation on the server: phase 1, then phase 2. Whoever runs one, runs this; only the exchange differs."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bottlegan import __version__
+from bottlegan.config import load, to_json
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.exchange import Exchange
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.folder import (
+    BEGUN,
+    CONFIG,
+    FINISHED,
+    OWN_PRIOR,
+    UPLOADS,
+    find_prior,
+    holds_run,
+    logging_to,
+)
+from bottlegan.federated.server.members import Members, read_members, write_members
+from bottlegan.federated.server.phase1 import run_phase1
+from bottlegan.federated.server.phase2 import run_phase2
+from bottlegan.federated.server.rounds import State
+from bottlegan.federated.server.styles import assemble_styles
+from bottlegan.federated.server.uploads import UploadStore
+from bottlegan.files import make_folder, replacing, write_text
+from bottlegan.imaging.files import Levels
+from bottlegan.models.document import PRIOR
+from bottlegan.models.weights import read_weights
+from bottlegan.progress import Progress, Silent
+
+
+def run_federation(
+    exchange: Exchange,
+    config: FederationConfig,
+    folder: Path,
+    *,
+    reference_set: Sequence[Levels] | None = None,
+    prior: Path | None = None,
+    progress: Progress | None = None,
+    label: str = "rounds",
+) -> State:
+    """Run both phases, or what is left of them, and write the result to `folder`.
+
+    Args:
+        exchange: Reaches the clients.
+        config: What to do; in a folder that holds a run already, it must be the same.
+        folder: Where the run is kept.
+        reference_set: The public reference set C, which upload = "generators" needs.
+        prior: The model file that styles are fitted to, which labs are sent; by default the one that is shipped.
+        progress: Where to report progress; events are also appended to the log in `folder`.
+        label: What the rounds are called there.
+    """
+    if (most := exchange.most()) is not None:
+        check_enough_labs(config, most)
+    keep_prior(folder, prior)
+    keep_config(folder, config)
+    with logging_to(folder, progress) as told:
+        told.event(BEGUN, version=__version__, rounds=config.phase2.rounds)
+        roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=told)
+        state = run_phase2(exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label)
+        told.event(FINISHED)
+    return state
+
+
+def keep_config(folder: Path, config: FederationConfig) -> None:
+    """Write the configuration to `folder`; one that is there already must be the same."""
+    make_folder(folder)
+    if holds_run(folder) and load(FederationConfig, folder / CONFIG) != config:
+        raise InputError(f"{folder}: holds a run of another configuration or seed; choose another folder, or remove it")
+    write_text(folder / CONFIG, to_json(config))
+
+
+def keep_prior(folder: Path, prior: Path | None) -> None:
+    """Copy the federation's own prior to `folder`; a run that is there already must be of the same one."""
+    content = None if prior is None else prior.read_bytes()
+    if holds_run(folder) and content != (find_prior(folder).read_bytes() if find_prior(folder) != PRIOR else None):
+        raise InputError(f"{folder}: holds a run of another prior; choose another folder, or remove it")
+    if prior is not None and content is not None:
+        read_weights(prior)
+        make_folder(folder)
+        with replacing(folder / OWN_PRIOR) as temporary:
+            temporary.write_bytes(content)
+
+
+def remove_client(
+    folder: Path, name: str, *, reference_set: Sequence[Levels] | None = None, progress: Progress | None = None
+) -> None:
+    """Remove a client, its upload and its style from the federation in `folder`, where no run may be going on.
+
+    It is not asked again, even if it is still connected. The other clients get the new styles when the run is resumed.
+    """
+    members = read_members(folder)
+    if name not in members.clients:
+        known = ", ".join(sorted(members.clients)) or "none"
+        raise InputError(f"{folder}: has no client called {name}; there are: {known}")
+    kept = {each: member for each, member in members.clients.items() if each != name}
+    write_members(folder, Members(clients=kept, removed=(*members.removed, name)))
+    uploads = UploadStore(folder / UPLOADS)
+    if name in uploads.names():
+        uploads.remove(name)
+    assemble_styles(folder, load(FederationConfig, folder / CONFIG), reference_set, progress or Silent())

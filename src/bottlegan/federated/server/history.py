@@ -1,0 +1,37 @@
+"""What happened in each round: the document that `history.json` holds."""
+
+from dataclasses import field
+from statistics import fmean
+
+from bottlegan.config import document
+
+
+@document
+class RoundRecord:
+    """What happened in one round."""
+
+    number: int
+    trained: tuple[str, ...]
+    """Clients whose weights were averaged."""
+    left_out: dict[str, str]
+    """Clients that were asked, but could not be counted, and why."""
+    loss: dict[str, float]
+    """What each of these clients says its loss was in training, on average over its steps."""
+    scores: dict[str, float]
+    """IOU, ECE and NLL over all clients' test images, where the round was scored."""
+    each: dict[str, dict[str, float]]
+    """The same, client by client."""
+    unscored: dict[str, str] = field(default_factory=dict)
+    """Clients that were asked for their scores, but could not be counted, and why."""
+
+    @property
+    def mean_loss(self) -> float:
+        """The loss in training, averaged over the clients that trained."""
+        return fmean(self.loss.values())
+
+
+@document
+class History:
+    """All rounds so far."""
+
+    rounds: tuple[RoundRecord, ...] = ()

@@ -1,0 +1,39 @@
+"""Who takes part in a federation: the document that `clients.json` holds."""
+
+from pathlib import Path
+
+from bottlegan.config import document, load, to_json
+from bottlegan.federated.server.folder import MEMBERS
+from bottlegan.files import write_text
+
+
+@document
+class Member:
+    """A client that has joined."""
+
+    labeled: int
+    unlabeled: int
+    test: int
+    verdict: str = ""
+    """On its style, once it has uploaded it."""
+    styles: str = ""
+    """Digest of the styles that it was given last."""
+
+
+@document
+class Members:
+    """All clients that have joined, and those that were removed and are not asked any more."""
+
+    clients: dict[str, Member]
+    removed: tuple[str, ...] = ()
+
+
+def read_members(folder: Path) -> Members:
+    """Return the clients of the federation in `folder`."""
+    path = folder / MEMBERS
+    return load(Members, path) if path.exists() else Members(clients={})
+
+
+def write_members(folder: Path, members: Members) -> None:
+    """Keep the clients of the federation in `folder`."""
+    write_text(folder / MEMBERS, to_json(members))

@@ -1,0 +1,161 @@
+"""Phase 1 on the server: who takes part, what everybody's style is, and all styles back to all of them.
+
+A client is asked for its style once. One that comes later is taken in without asking the others again; one that is
+removed leaves neither its upload nor its style behind.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bottlegan.config import to_values
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.exchange import (
+    LABELED,
+    TEST,
+    UNLABELED,
+    VERDICT,
+    VERDICTS,
+    Absence,
+    Exchange,
+    Reply,
+    Request,
+)
+from bottlegan.federated.protocol.handshake import (
+    HANDSHAKE,
+    PRIOR_CONTENT,
+    HandshakeError,
+    find_difference,
+    from_tensor,
+    introduce,
+    to_text,
+)
+from bottlegan.federated.protocol.phase1 import expected_shapes
+from bottlegan.federated.protocol.validation import find_bad_number, find_fault
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
+from bottlegan.federated.server.members import Member
+from bottlegan.federated.server.roster import Roster
+from bottlegan.federated.server.styles import assemble_styles
+from bottlegan.federated.server.uploads import UploadStore
+from bottlegan.imaging.files import Levels
+from bottlegan.models.document import PRIOR, check_name
+from bottlegan.models.weights import read_document
+from bottlegan.onboarding.verdict import Verdict
+from bottlegan.progress import Progress, Silent
+
+COUNTS = frozenset((LABELED, UNLABELED, TEST))
+
+
+def run_phase1(
+    exchange: Exchange,
+    config: FederationConfig,
+    folder: Path,
+    roster: Roster | None = None,
+    *,
+    reference_set: Sequence[Levels] | None = None,
+    progress: Progress | None = None,
+) -> Roster:
+    """Take in all clients that are there and not known yet, and bring everybody's styles up to date.
+
+    What `folder` holds already is not asked for again.
+
+    Args:
+        exchange: Reaches the clients.
+        config: What to do.
+        folder: Where the run is kept.
+        roster: Who takes part so far; without it, as the folder says.
+        reference_set: The public reference set C, which upload = "generators" needs.
+        progress: Where to report progress.
+    """
+    progress = progress or Silent()
+    roster = roster or Roster(folder, progress)
+    present = roster.wait(exchange, config.rounds)
+    join(exchange, config, roster, roster.list_strangers(present))
+    if config.phase2.mode != "plain":
+        known = set(UploadStore(folder / UPLOADS).names())
+        collect(exchange, config, roster, [name for name in roster.list_joined(present) if name not in known])
+        roster.styles = assemble_styles(folder, config, reference_set, progress)
+        deliver(exchange, config, roster, roster.list_behind(present))
+    return roster
+
+
+def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
+    """Ask clients how many images they have, and take in those that have in common with us what they must."""
+    if not names:
+        return
+    prior = find_prior(roster.folder)
+    own = introduce(config.phase2, prior)
+    sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
+    said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
+    asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
+    joined = {}
+    for name, reply in exchange.ask(asked, config.rounds.deadline).items():
+        try:
+            check_name(name)
+            found = _expect(reply)
+            numbers = found.numbers
+            if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
+                raise InputError(fault)
+            if fault := find_bad_number(numbers, COUNTS):
+                raise InputError(fault)
+        except (InputError, HandshakeError) as error:
+            roster.leave_out(name, str(error))
+        else:
+            counts = {key: int(value) for key, value in numbers.items()}
+            joined[name] = Member(labeled=counts[LABELED], unlabeled=counts[UNLABELED], test=counts[TEST])
+    roster.put(joined)
+
+
+def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
+    """Ask clients for their style, and keep what can be used."""
+    settings = json.dumps(to_values(config.phase1), sort_keys=True)
+    request = Request("contribute", settings={"config": settings, "seed": config.seed})
+    shapes = expected_shapes(config.phase1, read_document(find_prior(roster.folder)))
+    uploads = UploadStore(roster.folder / UPLOADS)
+    uploaded = {}
+    for name, reply in exchange.ask(dict.fromkeys(names, request), config.upload_deadline).items():
+        try:
+            found = _expect(reply)
+            if fault := find_fault(found.arrays, shapes) or find_bad_number(found.numbers, frozenset((VERDICT,))):
+                raise InputError(fault)
+            if found.numbers[VERDICT] >= VERDICTS.index(Verdict.REFUSED):
+                raise InputError("its style was refused: its images do not look like stained tissue")
+        except InputError as error:
+            roster.leave_out(name, str(error))
+        else:
+            uploads.put(name, found.arrays)
+            verdict = VERDICTS[int(found.numbers[VERDICT])].value
+            uploaded[name] = replace(roster.members.clients[name], verdict=verdict)
+            roster.progress.event("upload", client=name, verdict=verdict)
+    roster.put(uploaded)
+
+
+def deliver(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
+    """Give the styles to clients that have not got these."""
+    if roster.styles is None or not names:
+        return
+    delivered = {}
+    asked = dict.fromkeys(names, Request("styles", {"model": read_bytes(roster.folder / STYLES)}))
+    for name, reply in exchange.ask(asked, config.rounds.deadline).items():
+        if isinstance(reply, Absence):
+            roster.leave_out(name, reply.reason)
+        else:
+            delivered[name] = replace(roster.members.clients[name], styles=roster.styles)
+    roster.put(delivered)
+
+
+def read_bytes(path: Path) -> Tensor:
+    """Return a file as a request carries it."""
+    return torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).copy())
+
+
+def _expect(reply: Reply | Absence) -> Reply:
+    if isinstance(reply, Absence):
+        raise InputError(reply.reason)
+    return reply

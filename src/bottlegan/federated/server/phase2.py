@@ -1,0 +1,83 @@
+"""Phase 2 on the server: rounds that survive what clients and machines do.
+
+A run that was killed goes on after its last round, and ends with the same bytes as one that was not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bottlegan.config import to_json
+from bottlegan.errors import FederationError
+from bottlegan.federated.protocol.exchange import Exchange
+from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.folder import CHECKPOINT, HISTORY, SCORES, SEGMENTER
+from bottlegan.federated.server.history import RoundRecord
+from bottlegan.federated.server.outcome import format_scores, save_segmenter
+from bottlegan.federated.server.phase1 import run_phase1
+from bottlegan.federated.server.roster import Roster
+from bottlegan.federated.server.rounds import State, begin, run_round
+from bottlegan.files import write_text
+from bottlegan.imaging.files import Levels
+from bottlegan.progress import Json, Progress, Silent
+
+
+def run_phase2(
+    exchange: Exchange,
+    config: FederationConfig,
+    folder: Path,
+    roster: Roster,
+    *,
+    reference_set: Sequence[Levels] | None = None,
+    progress: Progress | None = None,
+    label: str = "rounds",
+) -> State:
+    """Train one network for all rounds, or those that are left, and write it to `folder`.
+
+    Args:
+        exchange: Reaches the clients.
+        config: What to do.
+        folder: Where the run is kept, and saved after every round.
+        roster: Who takes part, as `run_phase1` returns it; those that come later are taken in before the next round.
+        reference_set: The public reference set C, which upload = "generators" needs.
+        progress: Where to report progress.
+        label: What the rounds are called there.
+    """
+    progress = progress or Silent()
+    state = begin(config)
+    if (folder / CHECKPOINT).exists():
+        load_rounds(folder / CHECKPOINT, config, state)
+    numbers = range(state.finished + 1, config.phase2.rounds + 1)
+    for number in progress.track(numbers, label, len(numbers)):
+        present = roster.wait(exchange, config.rounds)
+        if roster.list_strangers(present) or roster.list_behind(present):
+            run_phase1(exchange, config, folder, roster, reference_set=reference_set, progress=progress)
+        examples = roster.count_examples(config.phase2, number)
+        check_enough(roster, examples, present, config)
+        record = run_round(exchange, examples, config, state, number)
+        state.finished, state.history = number, replace(state.history, rounds=(*state.history.rounds, record))
+        save_rounds(folder / CHECKPOINT, config, state)
+        write_text(folder / HISTORY, to_json(state.history))
+        progress.event("round", **tell(record))
+    save_segmenter(folder / SEGMENTER, state.weights, config.phase2, state.history)
+    write_text(folder / SCORES, format_scores(state.history))
+    return state
+
+
+def tell(record: RoundRecord) -> dict[str, Json]:
+    """Return what is told of a round."""
+    told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
+    return told | {"left_out": dict(record.left_out), "unscored": dict(record.unscored)}
+
+
+def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str], config: FederationConfig) -> None:
+    """Raise `FederationError` if fewer clients can train than a round needs."""
+    if sum(examples.get(name, 0) > 0 for name in present) >= config.rounds.least:
+        return
+    why = "; ".join(f"{name}: {reason}" for name, reason in list(roster.left_out.items())[:4])
+    usual = "the others have no labels, which they need unless fixmatch has begun"
+    raise FederationError(
+        f"fewer than {config.rounds.least} of {len(present)} clients can train "
+        f"({why or usual}); see to them, then resume"
+    )

@@ -1,0 +1,134 @@
+"""One round on the server: asks some clients, leaves out by name what cannot be right, and aggregates the rest."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bottlegan.config import to_values
+from bottlegan.errors import FederationError
+from bottlegan.federated.flower.strategies import Aggregator
+from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
+from bottlegan.federated.protocol.phase2 import TALLY, Weights, initial_weights
+from bottlegan.federated.protocol.validation import (
+    find_bad_number,
+    find_bad_tally,
+    find_fault,
+    find_oversized,
+    limit_shares,
+)
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.metrics.tally import compute_scores
+from bottlegan.seeding import numpy_stream
+
+Examples = Mapping[str, int]
+"""How many images each client trains on; 0 for those that only score. Others are not asked for anything."""
+
+
+@dataclass
+class State:
+    """Where a run is: the round that it has finished, and what goes into the next."""
+
+    finished: int
+    weights: Weights
+    aggregator: Aggregator
+    history: History
+
+
+def begin(config: FederationConfig) -> State:
+    """Return where a run begins."""
+    return State(0, initial_weights(config.phase2, config.seed), Aggregator(config.strategy), History())
+
+
+def run_round(
+    exchange: Exchange, examples: Examples, config: FederationConfig, state: State, number: int
+) -> RoundRecord:
+    """Train one round, change the weights of `state`, and return what happened."""
+    chosen = draw_clients(exchange.clients(), examples, config, number)
+    request = write_request("train", config, state.weights, number)
+    replies = exchange.ask(dict.fromkeys(chosen, request), config.rounds.deadline)
+    good, left_out = sift(replies, state.weights, config.rounds.norm_bound)
+    if len(good) < config.rounds.least:
+        why = (
+            "; ".join(f"{name}: {reason}" for name, reason in list(left_out.items())[:4])
+            or "no client with images to train on was there"
+        )
+        raise FederationError(
+            f"round {number}: {len(good)} usable replies, at least {config.rounds.least} are needed ({why}); "
+            "see to these clients, then resume"
+        )
+    shares = limit_shares({name: examples[name] for name in good}, config.rounds.norm_bound)
+    trained = {name: reply.arrays for name, reply in good.items()}
+    state.weights = state.aggregator.aggregate(number, state.weights, trained, shares)
+    tallies: dict[str, Tensor] = {}
+    unscored: dict[str, str] = {}
+    if number % config.rounds.evaluate_every == 0 or number == config.phase2.rounds:
+        tallies, unscored = score_clients(exchange, examples, config, state.weights, number)
+    return RoundRecord(
+        number=number,
+        trained=tuple(sorted(good)),
+        left_out=left_out,
+        loss={name: good[name].numbers[LOSS] for name in sorted(good)},
+        scores=compute_scores(torch.stack(list(tallies.values())).sum(0)) if tallies else {},
+        each={name: compute_scores(found) for name, found in tallies.items()},
+        unscored=unscored,
+    )
+
+
+def write_request(kind: Kind, config: FederationConfig, weights: Weights, number: int) -> Request:
+    """Return what all clients are asked in a round: all there is to know, as their processes may be new ones."""
+    settings = json.dumps(to_values(config.phase2), sort_keys=True)
+    return Request(kind, weights, {"round": number, "seed": config.seed, "config": settings})
+
+
+def draw_clients(present: Sequence[str], examples: Examples, config: FederationConfig, number: int) -> list[str]:
+    """Return who trains in a round, drawn from our own seed among those present that have something to train on."""
+    able = sorted(name for name in present if examples.get(name, 0) > 0)
+    wanted = config.rounds.clients or len(able)
+    if len(able) <= wanted:
+        return able
+    drawn = numpy_stream(config.seed, "clients", number).choice(len(able), wanted, replace=False)
+    return [able[row] for row in sorted(drawn.tolist())]
+
+
+def sift(
+    replies: Mapping[str, Reply | Absence], start: Weights, bound: float
+) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Return the replies that can be averaged, and why the others cannot, by client."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in start.items()}
+    good: dict[str, Reply] = {}
+    left_out: dict[str, str] = {}
+    for name, reply in replies.items():
+        if isinstance(reply, Absence):
+            left_out[name] = reply.reason
+        elif fault := find_fault(reply.arrays, shapes) or find_bad_number(reply.numbers, frozenset((LOSS,))):
+            left_out[name] = fault
+        else:
+            good[name] = reply
+    for name, reason in find_oversized({name: reply.arrays for name, reply in good.items()}, start, bound).items():
+        left_out[name] = reason
+        del good[name]
+    return good, left_out
+
+
+def score_clients(
+    exchange: Exchange, examples: Examples, config: FederationConfig, weights: Weights, number: int
+) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Return the tally of each client that has test images, and why those of others cannot be used."""
+    asked = [name for name in exchange.clients() if name in examples]
+    request = write_request("evaluate", config, weights, number)
+    replies = exchange.ask(dict.fromkeys(asked, request), config.rounds.deadline)
+    tallies: dict[str, Tensor] = {}
+    unscored: dict[str, str] = {}
+    # In one order, because sums of floats depend on it.
+    for name, reply in sorted(replies.items()):
+        if isinstance(reply, Absence):
+            unscored[name] = reply.reason
+        elif fault := find_bad_tally(reply.arrays, TALLY):
+            unscored[name] = fault
+        elif reply.arrays[TALLY].any():
+            tallies[name] = reply.arrays[TALLY]
+    return tallies, unscored

@@ -1,0 +1,76 @@
+"""The global BottleGAN, made of all uploads."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from torch import Tensor
+
+from bottlegan.errors import InputError
+from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
+from bottlegan.federated.protocol.validation import find_fault
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
+from bottlegan.federated.server.uploads import UploadStore
+from bottlegan.imaging.files import Levels
+from bottlegan.models.files import to_weights
+from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
+from bottlegan.progress import Progress
+from bottlegan.training.distill import distill
+
+
+def assemble_styles(
+    folder: Path, config: FederationConfig, reference_set: Sequence[Levels] | None, progress: Progress
+) -> str | None:
+    """Make the global BottleGAN in `folder` of all uploads there, unless it is of these; return its digest."""
+    path, uploads = folder / STYLES, UploadStore(folder / UPLOADS)
+    names = uploads.names()
+    if not names:
+        path.unlink(missing_ok=True)
+        return None
+    if not path.exists() or sorted(read_document(path).styles) != names:
+        prior = read_weights(find_prior(folder))
+        model = assemble(
+            uploads.read_all(),
+            config.phase1,
+            reference_set=reference_set,
+            prior=prior,
+            seed=config.seed,
+            progress=progress,
+        )
+        record: dict[str, str | int | float] = {"seed": config.seed, "clients": len(names)}
+        said = replace(model.document, record=record, reference=prior.document.reference)
+        write_weights(replace(model, document=said), path)
+        progress.event("styles", clients=list(names))
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def assemble(
+    contributions: Mapping[str, dict[str, Tensor]],
+    config: Phase1Config,
+    *,
+    reference_set: Sequence[Levels] | None,
+    prior: ModelWeights,
+    seed: int,
+    progress: Progress | None = None,
+) -> ModelWeights:
+    """Return the global model with the style of each client, by name; the order of the uploads does not matter.
+
+    Args:
+        contributions: What each client has uploaded.
+        config: What that is.
+        reference_set: RGB levels (H, W, 3) of the public images; only needed to distill generators.
+        prior: The network that codes were fitted to.
+        seed: Of all random choices.
+        progress: Where to report progress.
+    """
+    shapes = expected_shapes(config, prior.document)
+    for name, arrays in contributions.items():
+        if fault := find_fault(arrays, shapes):
+            raise InputError(f"the upload of {name}: {fault}; let the client upload again with the current settings")
+    names = sorted(contributions)
+    if config.upload == "code":
+        return prior.with_styles({name: contributions[name][CODE].numpy() for name in names})
+    teachers = {name: from_arrays(contributions[name], config) for name in names}
+    return to_weights(distill(teachers, need_reference(reference_set), config.distill, seed, progress))

@@ -1,0 +1,98 @@
+"""The uploads of phase 1 on the server's disk. They are kept, so nobody is asked again when another joins or leaves."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from bottlegan.errors import InputError, ModelFileError
+from bottlegan.federated.protocol.phase1 import CODE, STYLE
+from bottlegan.federated.protocol.validation import find_fault, printable
+from bottlegan.files import make_folder, replacing
+from bottlegan.models.document import check_name
+
+MOST_BYTES = 2**26
+"""Of an upload, far more than the widest generators take."""
+
+
+class UploadStore:
+    """The uploads of all clients on the server's disk, one safetensors file each."""
+
+    def __init__(self, folder: Path) -> None:
+        """Use `folder`, which is made when there is something to store."""
+        self.folder = folder
+
+    def put(self, name: str, arrays: Mapping[str, Tensor]) -> None:
+        """Store the upload of a client, whole or not at all, instead of any earlier one."""
+        path = self._path(name)
+        if fault := _find_own_fault(arrays):
+            raise InputError(f"the upload of {name}: {fault}; let the client upload again")
+        content = save({key: tensor.detach().cpu().contiguous() for key, tensor in arrays.items()}, {STYLE: name})
+        make_folder(self.folder)
+        with replacing(path) as temporary:
+            temporary.write_bytes(content)
+
+    def remove(self, name: str) -> None:
+        """Delete the upload of a client."""
+        path = self._path(name)
+        if not path.exists():
+            raise InputError(
+                f"{self.folder}: holds no upload of {name}; there are: {', '.join(self.names()) or 'none'}"
+            )
+        path.unlink()
+
+    def names(self) -> list[str]:
+        """Return the clients whose uploads are here, sorted."""
+        return sorted(self._read_name(path) for path in self._files())
+
+    def read_all(self) -> dict[str, dict[str, Tensor]]:
+        """Return all uploads by client, sorted, float32 and finite; `assemble` knows what shapes they must have."""
+        read = {self._read_name(path): self._read(path) for path in self._files()}
+        return dict(sorted(read.items()))
+
+    def _files(self) -> list[Path]:
+        # What begins with a dot was being written when the machine went down.
+        return [path for path in self.folder.glob("*.safetensors") if not path.name.startswith(".")]
+
+    def _path(self, name: str) -> Path:
+        """Return where a client's upload is: readable, and different for names that a file system takes for one."""
+        check_name(name)
+        readable = re.sub(r"[^A-Za-z0-9-]", "_", name)[:40]
+        return self.folder / f"{readable}.{hashlib.sha256(name.encode()).hexdigest()[:12]}.safetensors"
+
+    def _read_name(self, path: Path) -> str:
+        try:
+            with safe_open(path, framework="pt", device="cpu") as file:
+                name = (file.metadata() or {}).get(STYLE, "")
+            if self._path(name) == path:
+                return name
+        except InputError:
+            pass  # no name that anybody can have
+        except (SafetensorError, OSError) as error:
+            raise _broken(path, f"not a whole safetensors file ({error})") from None
+        raise _broken(path, "is not named after the client in it")
+
+    def _read(self, path: Path) -> dict[str, Tensor]:
+        if path.stat().st_size > MOST_BYTES:
+            raise _broken(path, f"has {path.stat().st_size} bytes, at most {MOST_BYTES} are read")
+        with safe_open(path, framework="pt", device="cpu") as file:
+            # Cloned, because what is read is a view of the file, which others may change.
+            arrays = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
+        if fault := _find_own_fault(arrays):
+            raise _broken(path, fault)
+        return arrays
+
+
+def _find_own_fault(arrays: Mapping[str, Tensor]) -> str | None:
+    """Return what is wrong with an upload whatever shapes it should have."""
+    if CODE not in arrays:
+        return "there is no style code in it"
+    return find_fault(arrays, {name: tuple(tensor.shape) for name, tensor in arrays.items()})
+
+
+def _broken(path: Path, fault: str) -> ModelFileError:
+    return ModelFileError(f"{path}: {printable(fault)}; delete it, and let the client upload again")

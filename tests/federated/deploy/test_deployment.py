@@ -1,0 +1,153 @@
+"""A real deployment over loopback, with TLS and node keys, from the files and commands that `deploy init` writes."""
+
+import json
+import os
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bottlegan.config import load
+from bottlegan.federated.client.holdings import find_labs
+from bottlegan.federated.deploy.certificates import write_node_key
+from bottlegan.federated.deploy.consortium import deploy
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.outcome import load_segmenter
+
+CONFIG = """
+[phase2]
+mode = "plain"
+rounds = 1
+segmenter = { width = 4, depth = 1 }
+training = { steps = 1, batch = 1, crop = 32 }
+[rounds]
+deadline = 60.0
+"""
+GOOD, FAILING, STRANGER = ("lab-a", "lab-b"), "lab-c", "stranger"
+SECONDS = 400.0
+"""For all of it, on a machine that does much else at the same time; else it is a minute and a half."""
+
+
+def find_port() -> str:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return str(found.getsockname()[1])
+
+
+@contextmanager
+def started(script: Path, environment: dict[str, str], *words: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A script that runs until the block ends, and whatever it started with it."""
+    with script.with_suffix(".log").open("wb") as log:
+        process = subprocess.Popen(
+            [script, *words], env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            yield process
+        finally:
+            process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(10)
+            # Its group is what it started, and nothing else: a node that was refused leaves a helper behind.
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait(10)
+
+
+def call(words: list[str | Path], environment: dict[str, str]) -> str:
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def wait(happened: Callable[[], bool], end: float) -> bool:
+    while not (done := happened()) and time.monotonic() < end:
+        time.sleep(0.2)
+    return done
+
+
+def wait_for(what: str, happened: Callable[[], bool], end: float) -> None:
+    assert wait(happened, end), f"waited too long for {what}"
+
+
+def is_healthy(address: str, authority: Path) -> bool:
+    """Whether the server answers, under a certificate that the labs will accept."""
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        # The proxy of a machine has no business here.
+        opener = urllib.request.build_opener(
+            urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
+        )
+        with opener.open(f"https://{address}/health", timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def fill(folder: Path, images: Path) -> None:
+    """Do what the template of lab.toml says, with a drawn lab's images."""
+    for part in ("images", "labeled", "test"):
+        shutil.copytree(images / part, folder / part)
+    text = (folder / "lab.toml").read_text()
+    (folder / "lab.toml").write_text(text.replace("# labeled =", "labeled =").replace("# test =", "test ="))
+
+
+def has_joined(folder: Path) -> bool:
+    log = folder / "state" / "lab.jsonl"
+    return log.exists() and '"join"' in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_deployment_with_a_client_that_fails_and_one_that_is_not_registered(drawn: Path, tmp_path: Path) -> None:
+    end = time.monotonic() + SECONDS
+    address = f"127.0.0.1:{find_port()}"
+    environment = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        "NO_PROXY": "127.0.0.1",
+        "SUPERLINK_PORT": address.split(":")[1],
+        "SUPERLINK": address,
+    }
+    (tmp_path / "federation.toml").write_text(CONFIG)
+    made, names = tmp_path / "consortium", (*GOOD, FAILING)
+    deploy(made, "127.0.0.1", names, load(FederationConfig, tmp_path / "federation.toml"))
+    server, labs = made / "server", {name: made / "labs" / name for name in names}
+    labeled = [path.parent for path in find_labs(drawn / "labs").values() if (path.parent / "labeled").exists()]
+    for folder, images in zip(labs.values(), [*labeled, *labeled], strict=False):
+        fill(folder, images)
+    shutil.copytree(labs[GOOD[0]], made / "labs" / STRANGER)
+    (made / "labs" / STRANGER / "node.key").unlink()
+    write_node_key(made / "labs" / STRANGER / "node.key")
+
+    with ExitStack() as running:
+        running.enter_context(started(server / "superlink.sh", environment))
+        wait_for("the server", lambda: is_healthy(address, labs[GOOD[0]] / "ca.crt"), end)
+        call([server / "register.sh"], environment)
+        starts = [made / "labs" / name / "start.sh" for name in (STRANGER, *names)]
+        ports = [{"SUPERNODE_PORT": find_port()} for _ in starts]
+        begun = [started(start, environment | port) for start, port in zip(starts, ports, strict=True)]
+        _, *nodes = [running.enter_context(each) for each in begun]
+        run = running.enter_context(started(server / "run.sh", environment, "--wait"))
+        wait_for("the failing client", lambda: has_joined(labs[FAILING]), end)
+        (labs[FAILING] / "labeled").rename(labs[FAILING] / "gone")
+        wait_for("the end", lambda: run.poll() is not None, end)
+        assert run.returncode == 0, (server / "run.log").read_text()
+        assert all(node.poll() is None for node in nodes)
+
+    (record,) = json.loads((server / "run" / "history.json").read_text())["rounds"]
+    assert record["trained"] == list(GOOD)
+    assert record["left_out"] == {FAILING: "train ended with MissingError; the lab's own log says why"}
+    assert set(record["each"]) == set(GOOD)
+    assert load_segmenter(server / "run" / "segmenter.safetensors")
+    assert not (made / "labs" / STRANGER / "state").exists()
+    assert "Failed to activate SuperNode" in (made / "labs" / STRANGER / "start.log").read_text()
+    assert 'activate-node HTTP/1.1" 412' in (server / "superlink.log").read_text()
