@@ -20,6 +20,7 @@ from bottlegan.models.document import PRIOR
 from bottlegan.models.encoder import MOST_VEIL, Sight, Weights, find_glass, look, sigmoid
 from bottlegan.models.pixel_sets import PixelSet, look_at
 from bottlegan.models.weights import ModelWeights, read_weights
+from bottlegan.onboarding.settle import settle
 from bottlegan.onboarding.verdict import MOST_GAIN, StyleDiagnosis, diagnose
 from bottlegan.stain.affine import AffineMap, StyleMaps
 
@@ -70,7 +71,9 @@ def find_maps(images: Sequence[Levels], encoder: Weights) -> tuple[StyleMaps, St
     sight = see(pixels, is_glass)
     seen = look(encoder, sight)[-1]
     center = sight.glass if sight.sees_glass.all() else sight.density[:, :, 0].mean(1)
-    normalize = limit_gain(keep_white(seen.maps.normalize, center), center)
+    white = seen.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
+    maps = settle(seen.maps, sight.density[0, :, 0], encoder["basis"], white)
+    normalize = limit_gain(keep_white(maps.normalize, center), center)
     diagnosis = diagnose(
         tissue=1 - float(is_glass.mean()),
         contrast=measure_contrast(pixels),
@@ -79,7 +82,7 @@ def find_maps(images: Sequence[Levels], encoder: Weights) -> tuple[StyleMaps, St
         expected_error=255 * float(np.exp(seen.log_errors).mean()),
         gain=measure_gain(normalize),
     )
-    return StyleMaps(normalize, seen.maps.restain), diagnosis
+    return StyleMaps(normalize, maps.restain), diagnosis
 
 
 def see(pixels: PixelSet, is_glass: NDArray[np.bool_]) -> Sight:
