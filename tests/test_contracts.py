@@ -28,7 +28,8 @@ def normalized(requirement: str) -> str:
 
 
 def test_the_public_names() -> None:
-    assert sorted(bottlegan.__all__) == ["BottleGAN", "BottleGANError", "InputError", "Normalizer", "__version__"]
+    names = ["BottleGAN", "BottleGANError", "InputError", "Normalizer", "Predictor", "__version__"]
+    assert sorted(bottlegan.__all__) == names
     assert all(hasattr(bottlegan, name) for name in bottlegan.__all__)
 
 

@@ -5,15 +5,16 @@ from torch import Tensor
 
 from bottlegan.losses import (
     Adversarial,
-    Segmentation,
+    Classes,
+    class_loss,
     critic_loss,
     cycle_loss,
     deception_loss,
     gradient_penalty,
     identity_loss,
     profile_distance,
-    segmentation_loss,
 )
+from bottlegan.task import IGNORED
 
 REAL = torch.tensor([2.0, 0.5, -1.0]).reshape(3, 1, 1, 1)
 FAKE = torch.tensor([-3.0, 0.0, 0.5, 1.5]).reshape(4, 1, 1, 1)
@@ -108,10 +109,11 @@ def test_profile_distance_pulls_quantiles_to_those_they_are_matched_with() -> No
     assert profiles.grad.flatten().tolist() == [0.5, -0.5]
 
 
-LOGITS = torch.tensor([2.0, -1.0, 0.5]).reshape(1, 1, 1, 3)
-TRUTH = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
+BEHIND = torch.tensor([2.0, -1.0, 0.5])
+LOGITS = torch.stack([torch.zeros(3), BEHIND]).reshape(1, 2, 1, 3)
+TRUTH = torch.tensor([1, 0, 0]).reshape(1, 1, 3)
 SURPRISE = torch.log1p(torch.exp(torch.tensor([-2.0, -1.0, 0.5])))
-SHARE = torch.sigmoid(LOGITS).flatten()
+SHARE = torch.sigmoid(BEHIND)
 DICE = 1 - (2 * SHARE[0] + 1) / (SHARE.sum() + 2)
 
 
@@ -123,18 +125,39 @@ DICE = 1 - (2 * SHARE[0] + 1) / (SHARE.sum() + 2)
         ("dice-ce", SURPRISE.mean() + DICE),
     ],
 )
-def test_segmentation_loss_by_hand(form: Segmentation, expected: Tensor) -> None:
-    assert segmentation_loss(form, LOGITS, TRUTH).item() == pytest.approx(expected.item(), rel=1e-5)
+def test_class_loss_by_hand(form: Classes, expected: Tensor) -> None:
+    assert class_loss(form, LOGITS, TRUTH).item() == pytest.approx(expected.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("form", ["cross-entropy", "focal", "dice-ce"])
+def test_what_is_ignored_is_as_if_it_were_not_there(form: Classes) -> None:
+    more = torch.cat([LOGITS, torch.full((1, 2, 1, 2), 7.0)], dim=3)
+    truth = torch.cat([TRUTH, torch.full((1, 1, 2), IGNORED)], dim=2)
+    assert class_loss(form, more, truth).item() == pytest.approx(class_loss(form, LOGITS, TRUTH).item())
+    assert class_loss(form, more, torch.full_like(truth, IGNORED)).item() == pytest.approx(0)
+
+
+def test_dice_is_the_mean_over_all_classes_but_the_first() -> None:
+    logits = torch.cat([LOGITS, torch.full((1, 1, 1, 3), -50.0)], dim=1)
+    found = class_loss("dice-ce", logits, TRUTH).item()
+    # The third class is nowhere, and is found nowhere: there is nothing to blame.
+    assert found == pytest.approx((SURPRISE.mean() + DICE / 2).item(), rel=1e-5)
+
+
+def test_patches_have_no_dice() -> None:
+    logits, truth = torch.tensor([[0.0, 2.0], [1.0, 0.0]]), torch.tensor([1, 1])
+    assert class_loss("dice-ce", logits, truth) == class_loss("cross-entropy", logits, truth)
 
 
 def test_pixels_without_weight_do_not_count_but_the_mean_stays_over_all() -> None:
-    weight = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 1, 1, 3)
-    assert segmentation_loss("cross-entropy", LOGITS, TRUTH, weight).item() == pytest.approx(SURPRISE[0].item() / 3)
-    nothing = segmentation_loss("dice-ce", LOGITS, TRUTH, torch.zeros_like(weight))
+    weight = torch.tensor([1.0, 0.0, 0.0]).reshape(1, 1, 3)
+    assert class_loss("cross-entropy", LOGITS, TRUTH, weight).item() == pytest.approx(SURPRISE[0].item() / 3)
+    nothing = class_loss("dice-ce", LOGITS, TRUTH, torch.zeros_like(weight))
     assert nothing.item() == pytest.approx(0)
 
 
 @pytest.mark.parametrize("form", ["cross-entropy", "focal", "dice-ce"])
-def test_a_perfect_segmentation_costs_nothing_and_no_epithelium_is_no_fault(form: Segmentation) -> None:
+def test_a_perfect_segmentation_costs_nothing_and_no_epithelium_is_no_fault(form: Classes) -> None:
     for truth in (TRUTH, torch.zeros_like(TRUTH), torch.ones_like(TRUTH)):
-        assert segmentation_loss(form, 200 * truth - 100, truth).item() == pytest.approx(0, abs=1e-6)
+        logits = torch.stack([torch.zeros(1, 1, 3), 200.0 * truth - 100], dim=1)
+        assert class_loss(form, logits, truth).item() == pytest.approx(0, abs=1e-6)

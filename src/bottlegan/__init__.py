@@ -7,8 +7,9 @@ from bottlegan.errors import BottleGANError, InputError
 if TYPE_CHECKING:
     from bottlegan.models.paradigms import BottleGAN
     from bottlegan.normalize.normalizer import Normalizer
+    from bottlegan.predict.predictor import Predictor
 
-__all__ = ["BottleGAN", "BottleGANError", "InputError", "Normalizer", "__version__"]
+__all__ = ["BottleGAN", "BottleGANError", "InputError", "Normalizer", "Predictor", "__version__"]
 
 __version__ = "0.1.0"
 
@@ -23,4 +24,8 @@ def __getattr__(name: str) -> object:
         from bottlegan.normalize.normalizer import Normalizer  # noqa: PLC0415
 
         return Normalizer
+    if name == "Predictor":
+        from bottlegan.predict.predictor import Predictor  # noqa: PLC0415
+
+        return Predictor
     raise AttributeError(f"module 'bottlegan' has no attribute {name!r}")

@@ -7,8 +7,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from bottlegan.task import IGNORED
+
 Adversarial = Literal["wasserstein", "lsgan", "hinge"]
-Segmentation = Literal["cross-entropy", "focal", "dice-ce"]
+Classes = Literal["cross-entropy", "focal", "dice-ce"]
 
 
 def critic_loss(form: Adversarial, real: Tensor, fake: Tensor) -> Tensor:
@@ -65,19 +67,24 @@ def profile_distance(profiles: Tensor, references: Tensor, matches: Tensor) -> T
     return (profiles[:, None] - references[matches]).abs().mean(dim=(1, 2, 3))
 
 
-def segmentation_loss(form: Segmentation, logits: Tensor, truth: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return how badly logits (N, 1, H, W) of the epithelium fit a 0/1 truth of the same shape.
+def class_loss(form: Classes, logits: Tensor, truth: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Return how badly logits (N, K, ...) of K classes fit the true classes (N, ...); those IGNORED do not count.
 
     cross-entropy: mean -ln p(true class); focal: mean -(1 - p)^2 ln p, pixel by pixel; dice-ce: the cross-entropy plus
-    1 - 2 sum(p t) / (sum p + sum t), over the batch. `weight` counts each pixel so often; the mean stays over all.
+    1 - 2 sum(p t) / (sum p + sum t) over the batch, its mean over all classes but the first; of patches, which have no
+    pixels, the cross-entropy alone. `weight` counts each pixel so often; the mean stays over all that count.
     """
-    surprise = F.binary_cross_entropy_with_logits(logits, truth, reduction="none")
+    counts = truth != IGNORED
+    surprise = F.cross_entropy(logits, truth, reduction="none", ignore_index=IGNORED)
     if form == "focal":
         surprise = (1 - torch.exp(-surprise)).square() * surprise
-    loss = (surprise if weight is None else surprise * weight).mean()
-    if form != "dice-ce":
+    loss = (surprise if weight is None else surprise * weight).sum() / counts.sum().clamp(min=1)
+    if form != "dice-ce" or truth.ndim == 1:
         return loss
-    share = torch.sigmoid(logits) if weight is None else torch.sigmoid(logits) * weight
-    wanted = truth if weight is None else truth * weight
-    # The one keeps a batch without epithelium from dividing by nothing.
-    return loss + 1 - (2 * (share * wanted).sum() + 1) / (share.sum() + wanted.sum() + 1)
+    shares = torch.softmax(logits, dim=1)[:, 1:]
+    wanted = torch.stack([(truth == k).to(shares) for k in range(1, logits.shape[1])], dim=1)
+    share = (counts if weight is None else counts * weight)[:, None]
+    over = (0, *range(2, logits.ndim))
+    both, either = (shares * wanted * share).sum(over), (shares * share + wanted * share).sum(over)
+    # The one keeps a class that is not in the batch from dividing by nothing.
+    return loss + (1 - (2 * both + 1) / (either + 1)).mean()

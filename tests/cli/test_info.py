@@ -2,12 +2,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
 from bottlegan.errors import ModelFileError
 from bottlegan.models.document import PRIOR
+from bottlegan.models.network_file import NetworkDocument, save_network
+from bottlegan.models.networks import NetworkConfig, build_network, exchanged
 from bottlegan.models.weights import read_weights, write_weights
+from bottlegan.task import Task
 
 
 def test_a_model_says_what_it_is_and_which_styles_it_knows(tmp_path: Path) -> None:
@@ -26,3 +30,31 @@ def test_a_broken_model_is_refused(tmp_path: Path) -> None:
     broken.write_bytes(PRIOR.read_bytes()[:1000])
     with pytest.raises(ModelFileError, match="cut off"):
         CliRunner().invoke(app, ["info", str(broken)], catch_exceptions=False)
+
+
+def test_a_network_says_what_it_is(tmp_path: Path) -> None:
+    task, config = Task(classes=("other", "tumor"), micrometers=0.5), NetworkConfig(arguments={"width": 2})
+    built = build_network(config, task, torch.Generator(), crop=32)
+    said = NetworkDocument(
+        task=task,
+        network=config,
+        crop=32,
+        mode="normalize",
+        model="0" * 64,
+        temperature=1.25,
+        scores={"iou": 0.5},
+        weights="0" * 64,
+        record={"rounds": 3},
+    )
+    save_network(tmp_path / "n.safetensors", exchanged(built.network), said)
+    found = CliRunner().invoke(app, ["info", str(tmp_path / "n.safetensors")]).output
+    for line in (
+        "segmentation: other, tumor",
+        "0.5 micrometers",
+        "reference stain",
+        "1.250",
+        "iou: 0.5000",
+        "rounds: 3",
+    ):
+        assert line in found
+    assert "bottlegan.models.segmenter:unet, {'width': 2}" in found

@@ -8,7 +8,7 @@ from bottlegan.cli.main import app
 from bottlegan.data.patches import list_patches
 from bottlegan.data.synthetic_lab import draw_lab, write_lab
 from bottlegan.errors import InputError, MissingError
-from bottlegan.imaging.files import read_image
+from bottlegan.imaging.files import read_image, read_mask
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.simulate import unmix
@@ -47,7 +47,7 @@ def test_a_lab_is_read_back_as_it_was_drawn(tmp_path: Path) -> None:
     assert [patch.name for patch in patches] == ["patch-000", "patch-001", "patch-002"]
     for index, patch in enumerate(patches):
         tissue = draw_tissue(2, index, 96)
-        assert np.array_equal(patch.read_mask(), tissue.epithelium.numpy())
+        assert np.array_equal(read_mask(patch.mask), tissue.epithelium.numpy())
         seen = unmix(to_batch(patch.read_image()), draw_lab(2))[0]
         assert (seen - tissue.concentration).abs().median() < 0.05
     assert list(tmp_path.iterdir()) == [folder]

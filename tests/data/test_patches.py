@@ -1,11 +1,10 @@
 from pathlib import Path
 
-import numpy as np
 import pytest
 from PIL import Image
 
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.errors import InputError, MissingError
 
 
 def save(path: Path, width: int = 8, height: int = 6, mode: str = "RGB") -> None:
@@ -22,21 +21,6 @@ def test_images_are_listed_by_name_with_the_masks_beside_them(tmp_path: Path) ->
     assert [patch.name for patch in patches] == ["a", "b", "c", "d"]
     assert [patch.mask is not None for patch in patches] == [False, True, False, False]
     assert patches[1].read_image().shape == (6, 8, 3)
-    assert patches[1].read_mask().shape == (6, 8)
-    assert patches[1].read_mask().dtype == np.bool_
-
-
-def test_a_mask_of_another_size_is_refused_with_both_sizes(tmp_path: Path) -> None:
-    save(tmp_path / "a.png")
-    save(tmp_path / "a_mask.png", width=6, height=8, mode="1")
-    with pytest.raises(ImageError, match=r"a_mask\.png: is 6 x 8 px, but its image is 8 x 6 px"):
-        list_patches(tmp_path)[0].read_mask()
-
-
-def test_a_missing_mask_says_where_to_put_it(tmp_path: Path) -> None:
-    save(tmp_path / "a.png")
-    with pytest.raises(MissingError, match=r"a_mask\.png"):
-        list_patches(tmp_path)[0].read_mask()
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:

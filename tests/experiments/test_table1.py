@@ -77,7 +77,7 @@ def test_labs_differ_in_stain_and_agree_in_everything_else(world: World) -> None
     for a, b in zip(own, ideal, strict=True):
         assert len(a.labeled) == len(b.labeled)
         for one, other in zip([*a.labeled, *a.test], [*b.labeled, *b.test], strict=True):
-            assert (one.mask == other.mask).all()
+            assert (one.truth == other.truth).all()
             assert distance(one.image, other.image) > 20
     assert sum(bool(lab.labeled) for lab in own) == 2
 
@@ -88,7 +88,7 @@ def test_a_window_is_cut_from_the_image_where_its_label_is(world: World) -> None
     place = np.s_[window.top : window.top + window.size, window.left : window.left + window.size]
     lab = world.lab(client, None)
     assert (lab.labeled[0].image == world.contents[window.patch].image[place]).all()
-    assert (lab.labeled[0].mask == world.contents[window.patch].mask[place]).all()
+    assert (lab.labeled[0].truth == world.contents[window.patch].mask[place]).all()
 
 
 @pytest.mark.parametrize("key", ["bottlegan-normalize", "macenko", "oracle"])

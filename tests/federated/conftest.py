@@ -5,21 +5,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import to_weights
+from bottlegan.models.networks import NetworkConfig
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.models.segmenter import SegmenterConfig
 from bottlegan.onboarding.fit import onboard
 from bottlegan.progress import Silent
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 from bottlegan.training.fixmatch import FixMatchConfig
-from bottlegan.training.segmentation import Labeled, SegmentationConfig
+from bottlegan.training.task import TrainingConfig
 
 TISSUES = [draw_tissue(5, index, 96) for index in range(4)]
 DARK, PALE = LABORATORIES[6], LABORATORIES[7]
@@ -28,7 +29,7 @@ DARK, PALE = LABORATORIES[6], LABORATORIES[7]
 def stained(style: Style) -> list[Labeled]:
     """The same four patches in any style."""
     return [
-        Labeled(from_batch(render(tissue.concentration[None], style))[0], tissue.epithelium.numpy())
+        Labeled(from_batch(render(tissue.concentration[None], style))[0], tissue.epithelium.byte().numpy())
         for tissue in TISSUES
     ]
 
@@ -63,8 +64,8 @@ def tiny() -> Phase2Config:
     return Phase2Config(
         mode="plain",
         rounds=4,
-        segmenter=SegmenterConfig(width=4, depth=2, stride=4),
-        training=SegmentationConfig(steps=1, batch=2, crop=32, learning_rate=0.01),
+        network=NetworkConfig(arguments={"width": 4, "depth": 2, "stride": 4}),
+        training=TrainingConfig(steps=1, batch=2, crop=32, learning_rate=0.01),
     )
 
 

@@ -11,8 +11,9 @@ from bottlegan.data.patches import list_patches
 from bottlegan.errors import ConfigError, InputError, MissingError
 from bottlegan.federated.client.holdings import LabConfig, find_labs
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.outcome import load_segmenter
 from bottlegan.federated.simulation import LabsConfig, SimulationConfig, draw_labs, prepare_labs
+from bottlegan.imaging.files import read_mask
+from bottlegan.models.network_file import load_network
 from bottlegan.models.weights import read_document
 from bottlegan.progress import Silent
 
@@ -29,7 +30,7 @@ reference_patches = 1
 [phase2]
 mode = "plain"
 rounds = 2
-segmenter = { width = 4, depth = 1 }
+network = { arguments = { width = 4, depth = 1 } }
 training = { steps = 1, batch = 1, crop = 32 }
 [rounds]
 deadline = 0.2
@@ -60,12 +61,12 @@ def test_a_simulation_ends_by_naming_what_it_wrote(
     out = tmp_path / "run"
     assert simulate(monkeypatch, config, out) == 0
     said = capsys.readouterr().out
-    assert "client    IOU    ECE    NLL\nlab-01" in said
-    for name in ("segmenter.safetensors", "history.json", "scores.txt"):
+    assert "client    IOU   Dice    ECE    NLL\nlab-01" in said
+    for name in ("network.safetensors", "history.json", "scores.txt"):
         assert str(out / name) in said
         assert (out / name).exists()
-    network, _ = load_segmenter(out / "segmenter.safetensors")
-    assert network.config.width == 4
+    built, _ = load_network(out / "network.safetensors")
+    assert built.network.config.width == 4
     before = {path: path.read_bytes() for path in out.glob("*.safetensors")}
 
     assert run(monkeypatch, "info", out) == 0
@@ -156,10 +157,12 @@ def test_drawn_labs_hold_what_was_asked_for(drawn: Path) -> None:
         assert all(patch.mask is None for patch in images)
         assert (path.parent / configs[name].reference).resolve() == (drawn / "reference").resolve()  # type: ignore[operator]
         for patch in list_patches(path.parent / "test"):
-            assert patch.read_mask().shape == patch.read_image().shape[:2] == (96, 96)
+            assert patch.mask is not None
+            assert read_mask(patch.mask).shape == patch.read_image().shape[:2] == (96, 96)
         if configs[name].labeled is not None:
             for patch in list_patches(path.parent / "labeled"):
-                assert patch.read_mask().shape == (64, 64)
+                assert patch.mask is not None
+                assert read_mask(patch.mask).shape == (64, 64)
         colors.append(tuple(images[0].read_image().mean(axis=(0, 1)).round().tolist()))
     assert len(set(colors)) == 3
 

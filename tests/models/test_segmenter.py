@@ -2,13 +2,15 @@ import pytest
 import torch
 
 from bottlegan.errors import ConfigError
-from bottlegan.models.segmenter import Segmenter, SegmenterConfig, build_segmenter
+from bottlegan.models.paradigms import drawing_from
+from bottlegan.models.segmenter import Segmenter, SegmenterConfig, classifier, unet
 
 SMALL = SegmenterConfig(width=4, depth=2, stride=2)
 
 
 def build(config: SegmenterConfig = SMALL, seed: int = 0) -> Segmenter:
-    return build_segmenter(config, torch.Generator().manual_seed(seed)).eval()
+    with drawing_from(torch.Generator().manual_seed(seed)):
+        return Segmenter(config).eval()
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -41,6 +43,13 @@ def test_weights_depend_on_the_generator_only() -> None:
     again, other = build().state_dict(), build(seed=1).state_dict()
     assert all(torch.equal(first[name], again[name]) for name in first)
     assert any(not torch.equal(first[name], other[name]) for name in first)
+
+
+@pytest.mark.parametrize(("classes", "outputs"), [(2, 1), (3, 3), (5, 5)])
+@torch.no_grad()
+def test_two_classes_take_one_logit(classes: int, outputs: int) -> None:
+    assert unet(classes, width=2)(images(2, 3, 20, 30)).shape == (2, outputs, 20, 30)
+    assert classifier(classes, width=2)(images(2, 3, 20, 30)).shape == (2, outputs)
 
 
 def test_a_head_without_gradient_would_learn_nothing() -> None:

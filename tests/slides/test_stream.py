@@ -9,6 +9,7 @@ from PIL import Image
 
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
+from bottlegan.slides.halving import halve
 from bottlegan.slides.stream import LEAST, stream_pyramid
 
 
@@ -23,6 +24,9 @@ class Kept:
 
     def encode(self, levels: Levels) -> bytes:
         return levels.tobytes()
+
+    def halve(self, levels: Levels) -> Levels:
+        return halve(np.ascontiguousarray(levels))
 
     def add(self, level: int, index: int, data: bytes) -> None:
         self.order.append((level, index))

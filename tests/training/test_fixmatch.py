@@ -7,11 +7,12 @@ from torch import Tensor, nn
 
 from bottlegan.errors import ConfigError
 from bottlegan.imaging.files import Levels
-from bottlegan.training.fixmatch import FixMatchConfig, cut_mix, distort, draw_rectangles, unlabeled_loss
-from bottlegan.training.segmentation import SegmentationConfig
+from bottlegan.models.networks import Built
+from bottlegan.training.fixmatch import FixMatchConfig, cut_mix, cut_out, distort, draw_rectangles, unlabeled_loss
+from bottlegan.training.task import TrainingConfig
 
 IMAGES = [np.random.default_rng(k).integers(0, 256, (20, 20, 3)).astype(np.uint8) for k in range(3)]
-CROPS = SegmentationConfig(batch=4, crop=16)
+CROPS = TrainingConfig(batch=4, crop=16)
 
 
 def stream(seed: int = 0) -> np.random.Generator:
@@ -36,7 +37,9 @@ class Linear(nn.Module):
 
 
 def loss_of(network: nn.Module, config: FixMatchConfig | None = None, seed: int = 0) -> Tensor:
-    return unlabeled_loss(network, IMAGES, config or FixMatchConfig(), CROPS, vary=unchanged, random=stream(seed))
+    return unlabeled_loss(
+        Built(network, 1), IMAGES, config or FixMatchConfig(), CROPS, vary=unchanged, random=stream(seed)
+    )
 
 
 def test_who_is_sure_of_nothing_learns_nothing() -> None:
@@ -92,10 +95,38 @@ def test_both_views_get_their_own_colors() -> None:
         return np.full_like(crops, random.integers(256))
 
     network = Linear(20.0)
-    unlabeled_loss(network, IMAGES, FixMatchConfig(jitter=0.0), CROPS, vary=vary, random=stream())
+    unlabeled_loss(Built(network, 1), IMAGES, FixMatchConfig(jitter=0.0), CROPS, vary=vary, random=stream())
     weak, strong = network.calls
     assert weak.unique().numel() == strong.unique().numel() == 1
     assert weak.unique() != strong.unique()
+
+
+class Patches(Linear):
+    """Logits of whole patches."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        return 30 * super().forward(images).mean(dim=(2, 3))
+
+
+def test_patches_learn_from_what_they_are_sure_of_as_a_whole() -> None:
+    network = Patches(50.0)
+    loss = loss_of(network)
+    loss.backward()
+    assert network.weight.grad is not None
+    assert network.weight.grad.item() != 0
+    assert loss_of(Patches(0.001)).item() == 0
+    weak, strong = network.calls
+    same = torch.isclose(weak, strong, atol=1e-5).all(1)
+    assert not same.all()
+
+
+def test_cut_out_leaves_the_mean_color() -> None:
+    images = torch.rand(2, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+    inside = torch.zeros(2, 1, 4, 4, dtype=torch.bool)
+    inside[:, :, :2] = True
+    found = cut_out(images, inside)
+    assert torch.equal(found[:, :, 2:], images[:, :, 2:])
+    torch.testing.assert_close(found[:, :, 0, 0], images.mean(dim=(2, 3)))
 
 
 @given(st.integers(1, 40), st.integers(0, 50))

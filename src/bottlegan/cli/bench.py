@@ -155,6 +155,22 @@ def slide(
 
 
 @bench.command()
+def predict(
+    file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with; else one is drawn.")] = None,
+    size: Annotated[int, typer.Option(help="Side of the slide that is drawn, in pixels.")] = 20_000,
+    network: Annotated[Path | None, typer.Option(help="Network to measure with; else the default is trained.")] = None,
+    json_file: JsonOption = None,
+    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
+) -> None:
+    """Time the prediction of a whole slide, over reading it alone. Example: bottlegan bench predict --size 20000."""
+    from bottlegan.experiments.bench_predict import bench_predict
+
+    figures = bench_predict(file, size, network, repeats, TerminalProgress())
+    _write(figures, json_file)
+    typer.echo(json.dumps(figures, indent=2))
+
+
+@bench.command()
 def federation(
     data: DataOption = None,
     json_file: JsonOption = None,

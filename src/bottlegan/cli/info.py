@@ -1,4 +1,4 @@
-"""`bottlegan info`: what a slide, an image or a model is like, and how a federation goes."""
+"""`bottlegan info`: what a slide, an image, a model or a network is like, and how a federation goes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +12,7 @@ SHOWN = 20
 
 
 def info(
-    file: Annotated[Path, typer.Argument(help="Slide, image, model file, or folder of a run.", show_default=False)],
+    file: Annotated[Path, typer.Argument(help="Slide, image, model, network, or folder of a run.", show_default=False)],
 ) -> None:
     """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
 
@@ -68,9 +68,32 @@ def _tell_run(folder: Path) -> None:
     typer.echo(f"Curves, and all of it: {write_run_report(run)}")
 
 
-def _tell_model(file: Path) -> None:
-    from bottlegan.models.weights import read_document
+def _tell_network(file: Path) -> None:
+    from bottlegan.models.network_file import read_network_document
+    from bottlegan.models.networks import name_factory
 
+    said = read_network_document(file)
+    task = said.task
+    typer.echo(f"{file}")
+    typer.echo(f"network        {name_factory(said.network, task)}, {said.network.arguments or 'default arguments'}")
+    typer.echo(f"task           {task.kind}: {', '.join(task.classes)}")
+    typer.echo(f"pixel          {'unknown' if task.micrometers is None else f'{task.micrometers:g} micrometers'}")
+    wants = {"normalize": "images in the reference stain", "restain": "images as they are (trained in all styles)"}
+    typer.echo(f"wants          {wants.get(said.mode, 'images as they are')}")
+    typer.echo(f"temperature    {said.temperature:.3f}")
+    typer.echo(f"sha256         {said.weights}")
+    for key, score in said.scores.items():
+        typer.echo(f"score          {key}: {score:.4f}")
+    for key, value in said.record.items():
+        typer.echo(f"record         {key}: {value}")
+
+
+def _tell_model(file: Path) -> None:
+    from bottlegan.models.weights import is_network, read_document
+
+    if is_network(file):
+        _tell_network(file)
+        return
     said = read_document(file)
     form, styles = said.model.generator, said.styles
     typer.echo(f"{file}")

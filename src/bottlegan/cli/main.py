@@ -15,6 +15,7 @@ from bottlegan.cli.info import info
 from bottlegan.cli.lut import lut
 from bottlegan.cli.normalize import normalize, restain
 from bottlegan.cli.onboard import onboard, train_prior
+from bottlegan.cli.predict import predict
 from bottlegan.cli.reproduce import reproduce
 from bottlegan.cli.simulate import simulate
 from bottlegan.cli.synth import synth
@@ -37,6 +38,7 @@ app.command()(train)
 app.command()(onboard)
 app.command()(normalize)
 app.command()(restain)
+app.command()(predict)
 app.command()(info)
 app.command()(lut)
 app.command()(export)

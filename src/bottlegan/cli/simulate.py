@@ -1,5 +1,6 @@
 """`bottlegan simulate`: a federation on one machine."""
 
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,7 +31,7 @@ def simulate(
     Example: bottlegan simulate configs/simulate.toml --out run
     """
     from bottlegan.config import load
-    from bottlegan.federated.server.folder import HISTORY, SCORES, SEGMENTER, holds_run
+    from bottlegan.federated.server.folder import HISTORY, NETWORK, SCORES, holds_run
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 
     asked = load(SimulationConfig, config)
@@ -40,11 +41,15 @@ def simulate(
     check_paths(prior)
     progress = TerminalProgress()
     labs, reference_set = prepare_labs(config, asked, out, progress)
+    federation = asked.federation
+    if federation.start is not None:
+        federation = replace(federation, start=config.parent / federation.start)
     if (engine or ("flower" if find_spec("ray") else "local")) == "flower":
         from bottlegan.federated.flower.simulation import run as run_flower
 
-        run_flower(labs, asked.federation, out, reference_set=reference_set, prior=prior, progress=progress)
+        run_flower(labs, federation, out, reference_set=reference_set, prior=prior, progress=progress)
     else:
-        run_local(labs, asked.federation, out, reference_set=reference_set, prior=prior, progress=progress)
+        run_local(labs, federation, out, reference_set=reference_set, prior=prior, progress=progress)
     typer.echo((out / SCORES).read_text(encoding="utf-8"))
-    typer.echo(f"Wrote {out / SEGMENTER}, {out / HISTORY} and {out / SCORES}.")
+    typer.echo(f"Wrote {out / NETWORK}, {out / HISTORY} and {out / SCORES}.")
+    typer.echo(f"Try: bottlegan predict {out / NETWORK} IMAGES masks/")

@@ -1,11 +1,12 @@
 """Folders of patches: images, and masks beside them.
 
-`tissue.png` is an image; `tissue_mask.png`, if it is there, is its epithelium mask. A patch goes by its file name
+`tissue.png` is an image; `tissue_mask.png`, if it is there, is its mask. A patch goes by its file name
 without the suffix, so `028.png` in one folder and `028.webp` in another are the same patch.
 """
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,21 +29,20 @@ class Patch:
         """Return RGB levels (H, W, 3), uint8."""
         return read_image(self.image)
 
-    def read_mask(self) -> NDArray[np.bool_]:
-        """Return where the epithelium is, (H, W) bool, of the image's size."""
-        if self.mask is None:
-            raise MissingError(f"{self.image}: has no mask; put one beside it as {self.name}{MASK_ENDING}.png")
-        return read_fitting_mask(self.mask, self.read_image())
-
 
 def read_fitting_mask(path: Path, image: Levels) -> NDArray[np.bool_]:
     """Return the mask (H, W) bool in `path`, which must be of the size of `image` (H, W, 3)."""
     mask = read_mask(path)
+    check_fitting(path, mask, image)
+    return mask
+
+
+def check_fitting(path: Path, mask: NDArray[Any], image: Levels) -> None:
+    """Refuse the mask (H, W) of the file `path` if it is not of the size of its image (H, W, 3)."""
     height, width = image.shape[:2]
     if mask.shape != (height, width):
         found = f"{mask.shape[1]} x {mask.shape[0]}"
         raise ImageError(f"{path}: is {found} px, but its image is {width} x {height} px; export both at the same size")
-    return mask
 
 
 def list_patches(folder: Path) -> list[Patch]:

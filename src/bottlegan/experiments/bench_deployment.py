@@ -22,9 +22,9 @@ from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.simulation import LabsConfig, draw_labs
-from bottlegan.models.segmenter import SegmenterConfig
+from bottlegan.models.networks import NetworkConfig
 from bottlegan.progress import Json, Progress, Silent
-from bottlegan.training.segmentation import SegmentationConfig
+from bottlegan.training.task import TrainingConfig
 
 MESSAGES = 6
 LAB = "lab"
@@ -32,8 +32,8 @@ CONFIG = FederationConfig(
     phase2=Phase2Config(
         mode="plain",
         rounds=MESSAGES + 1,
-        segmenter=SegmenterConfig(width=4, depth=1),
-        training=SegmentationConfig(steps=1, batch=1, crop=32),
+        network=NetworkConfig(arguments={"width": 4, "depth": 1}),
+        training=TrainingConfig(steps=1, batch=1, crop=32),
     ),
     rounds=RoundsConfig(least=1, evaluate_every=MESSAGES + 1),
 )

@@ -12,6 +12,7 @@ from statistics import median
 import torch
 from safetensors.torch import save
 
+from bottlegan.data.labels import Labeled
 from bottlegan.experiments.paired import Scale
 from bottlegan.experiments.world import World, draw_world
 from bottlegan.federated.client.client import open_client
@@ -30,7 +31,7 @@ from bottlegan.models.document import PRIOR
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.progress import Json, Progress, Silent
-from bottlegan.training.segmentation import Labeled
+from bottlegan.training.task import TrainingConfig
 
 ROUNDS = 8
 SEED = 0
@@ -85,11 +86,12 @@ def bench_staining(world: World, model: ModelWeights, rounds: int | None = None)
 
     All rounds are trained, because a color is mapped by the network when it is first seen, and looked up from then on.
     """
-    config = Phase2Config(mode="restain")
     given = next(lab for lab in world.labs("own") if lab.labeled)
+    smallest = min(min(each.image.shape[:2]) for each in given.labeled)
+    config = Phase2Config(mode="restain", training=TrainingConfig(crop=min(TrainingConfig().crop, smallest)))
     normalizer = Normalizer.from_model(model, given.name)
     started = time.perf_counter()
-    labeled = [Labeled(normalizer(each.image), each.mask) for each in given.labeled]
+    labeled = [Labeled(normalizer(each.image), each.truth) for each in given.labeled]
     once = time.perf_counter() - started
     count = rounds or config.rounds
     plain = time_training(Lab(given.name, labeled, [], []), config, count)
@@ -146,7 +148,7 @@ def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
 def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float:
     """Return the median seconds of a round in which each lab trains, and their weights are averaged."""
     clients = {name: open_client(path) for name, path in labs.items()}
-    members = {name: Lab(name, each.holdings.labeled(), [], []) for name, each in clients.items()}
+    members = {name: Lab(name, each.holdings.labeled(config.phase2.task), [], []) for name, each in clients.items()}
     shares = {name: float(len(lab.labeled)) for name, lab in members.items()}
     weights, seconds = initial_weights(config.phase2, SEED), []
     for number in range(1, ROUNDS):

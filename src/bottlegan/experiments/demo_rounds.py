@@ -6,17 +6,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import Holdings, hold
 from bottlegan.federated.protocol.exchange import LocalExchange
-from bottlegan.federated.protocol.phase2 import Mode, Phase2Config
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import UPLOADS
 from bottlegan.imaging.tensors import from_batch
-from bottlegan.models.segmenter import SegmenterConfig
+from bottlegan.models.network_file import Mode
+from bottlegan.models.networks import NetworkConfig
 from bottlegan.progress import Progress
-from bottlegan.training.segmentation import Labeled, SegmentationConfig
+from bottlegan.training.task import TrainingConfig
 
 if TYPE_CHECKING:
     from bottlegan.experiments.demo import StainedLab
@@ -65,8 +67,8 @@ def train_together(
             phase2=Phase2Config(
                 mode=way.mode,
                 rounds=rounds,
-                segmenter=SegmenterConfig(width=8),
-                training=SegmentationConfig(steps=4, batch=4, crop=96, learning_rate=0.005),
+                network=NetworkConfig(arguments={"width": 8}),
+                training=TrainingConfig(steps=4, batch=4, crop=96, learning_rate=0.005),
             ),
             rounds=RoundsConfig(least=1, evaluate_every=max(1, rounds // 8)),
         )
@@ -84,5 +86,5 @@ def train_together(
 def bring(given: "StainedLab", way: Way, labeled: bool) -> Holdings:
     """Return what a lab brings to a federation: its last patch is tested on, the others are trained on."""
     images = from_batch(given.truth if way.oracle else given.images)
-    both = [Labeled(image, mask.numpy()) for image, mask in zip(images, given.epithelium, strict=True)]
+    both = [Labeled(image, mask.byte().numpy()) for image, mask in zip(images, given.epithelium, strict=True)]
     return hold(images, both[:-1] if labeled else [], both[-1:])

@@ -8,8 +8,9 @@ import os
 import shutil
 import tempfile
 import time
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from bottlegan.config import load, to_json, to_values
+from bottlegan.data.labels import Labeled
 from bottlegan.experiments.paired import Scale
 from bottlegan.experiments.table1_files import Point, Run, Scores, write_table
 from bottlegan.experiments.table1_methods import METHODS, ROUNDS, Method, find_stain, plan_training
@@ -25,10 +27,10 @@ from bottlegan.experiments.table2_files import find_commit
 from bottlegan.experiments.world import LabData, World, draw_world
 from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import hold
-from bottlegan.federated.client.training import load_network, score_lab
+from bottlegan.federated.client.training import score_lab
 from bottlegan.federated.protocol.exchange import LocalExchange
 from bottlegan.federated.protocol.phase1 import CODE
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import STYLES, UPLOADS
@@ -37,12 +39,13 @@ from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.files import make_folder, write_text
 from bottlegan.imaging.tensors import to_batch
-from bottlegan.metrics.tally import compute_scores
+from bottlegan.metrics.tally import compute_scores, compute_temperature
 from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.progress import Progress, Silent
 from bottlegan.seeding import numpy_stream
 from bottlegan.stain.macenko import summarize_reference
-from bottlegan.training.segmentation import Labeled, calibrate
+from bottlegan.task import Task
+from bottlegan.training.task import lay_out, score
 
 SEEDS = 2
 FOLDS = 3
@@ -212,7 +215,7 @@ def summarize(which: tuple[str, int, int], world: World, finished: list[tuple[Fe
         fold=which[2],
         scores=to_scores(list(tallies.values())),
         unlabeled=to_scores(unlabeled) if unlabeled else None,
-        curve=tuple(Point(round=each.number, scores=Scores(**each.scores)) for each in rounds if each.scores),
+        curve=tuple(Point(round=each.number, scores=pick_scores(each.scores)) for each in rounds if each.scores),
         rounds=finished[0][1].finished,
     )
 
@@ -225,15 +228,22 @@ def scale_temperature(run: Run, world: World, federation: Federation, state: Sta
     config = federation.config.phase2
     labs = [client.open_lab(config) for client in federation.clients.values()]
     random, vary = numpy_stream(run.seed, "validation"), labs[0].staining.vary
-    shown = [Labeled(vary(each.image[None], random)[0], each.mask) for each in world.validation()]
-    temperature = calibrate(load_network(state.weights, config), shown)
+    shown = [Labeled(vary(each.image[None], random)[0], each.truth) for each in world.validation()]
+    counted = score(load_network(state.weights, config), shown, config.task)
+    temperature = compute_temperature(counted, lay_out(config.task))
     tallies = [score_lab(lab, state.weights, config, temperature) for lab in labs]
     return replace(run, temperature=temperature, calibrated=to_scores(tallies))
 
 
 def to_scores(tallies: list[Tensor]) -> Scores:
     """Return what tallies come to together."""
-    return Scores(**compute_scores(torch.stack(tallies).sum(0)))
+    task = Task()
+    return pick_scores(compute_scores(torch.stack(tallies).sum(0), lay_out(task), task.classes))
+
+
+def pick_scores(scores: Mapping[str, float]) -> Scores:
+    """Return those scores that are in the table."""
+    return Scores(**{each.name: scores[each.name] for each in fields(Scores)})
 
 
 def count_bytes(weights: Weights) -> int:

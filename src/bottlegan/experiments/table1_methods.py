@@ -9,15 +9,16 @@ import torch
 from bottlegan.experiments.paired import Scale
 from bottlegan.experiments.world import LabData, Stained
 from bottlegan.federated.client.staining import Stain, Staining, stain_with
-from bottlegan.federated.protocol.phase2 import Mode, Phase2Config
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
-from bottlegan.models.segmenter import SegmenterConfig
+from bottlegan.models.network_file import Mode
+from bottlegan.models.networks import NetworkConfig
 from bottlegan.stain.augment import LabStatistics, draw_templates, jitter_hed
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density
 from bottlegan.training.fixmatch import FixMatchConfig
-from bottlegan.training.segmentation import SegmentationConfig
+from bottlegan.training.task import TrainingConfig
 
 Together = Literal["federated", "local", "pooled"]
 Baseline = Literal["macenko", "hed", "randstainna"]
@@ -67,12 +68,12 @@ METHODS = (
 
 SCALES: dict[Scale, Phase2Config] = {
     "smoke": Phase2Config(
-        rounds=3, segmenter=SegmenterConfig(width=4), training=SegmentationConfig(steps=1, batch=2, crop=32)
+        rounds=3, network=NetworkConfig(arguments={"width": 4}), training=TrainingConfig(steps=1, batch=2, crop=32)
     ),
     "cpu": Phase2Config(),
     "paper": Phase2Config(
-        segmenter=SegmenterConfig(width=48, depth=4, stride=2),
-        training=SegmentationConfig(steps=8, batch=16, crop=224),
+        network=NetworkConfig(arguments={"width": 48, "depth": 4, "stride": 2}),
+        training=TrainingConfig(steps=8, batch=16, crop=224),
     ),
 }
 ROUNDS = RoundsConfig(least=1, evaluate_every=25)

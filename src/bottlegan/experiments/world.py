@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
+from bottlegan.data.labels import Labeled, Truth
 from bottlegan.data.partition import Client, Partition, PartitionSpec, draw_partition
 from bottlegan.data.peso import open_peso_patches
 from bottlegan.experiments.paired import Scale, find_peso
@@ -20,7 +21,6 @@ from bottlegan.seeding import torch_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.simulate import render, unmix
 from bottlegan.stain.style import REFERENCE, Style
-from bottlegan.training.segmentation import Labeled, Mask
 
 Stained = Literal["own", "reference"]
 
@@ -38,8 +38,8 @@ class Content:
     """(H, W, 3), in the reference stain."""
     concentration: Tensor
     """(2, H, W): how much of each stain it takes up, from which its image in any other style is rendered."""
-    mask: Mask
-    """(H, W): where its epithelium is."""
+    mask: Truth
+    """(H, W): 1 where its epithelium is."""
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def draw_contents() -> dict[str, Content]:
     for index in range(SMOKE.clients * (SMOKE.train + SMOKE.test) + SMOKE.reference + 2):
         drawn = draw_tissue(0, index, SMOKE_SIZE)
         image = from_batch(render(drawn.concentration[None], REFERENCE))[0]
-        contents[f"{index:03d}"] = Content(image, drawn.concentration, drawn.epithelium.numpy())
+        contents[f"{index:03d}"] = Content(image, drawn.concentration, drawn.epithelium.numpy().astype(np.uint8))
     return contents
 
 
@@ -115,5 +115,5 @@ def read_contents(root: Path) -> dict[str, Content]:
     for patch in patches.ids:
         image = patches.read_images("reference", (patch,))
         concentration = unmix(image, REFERENCE).clamp_min(0)[0]
-        contents[patch] = Content(from_batch(image)[0], concentration, patches.read_mask(patch))
+        contents[patch] = Content(from_batch(image)[0], concentration, patches.read_mask(patch).astype(np.uint8))
     return contents

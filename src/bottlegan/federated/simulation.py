@@ -79,6 +79,9 @@ def prepare_labs(
 ) -> tuple[dict[str, Path], list[Levels]]:
     """Return the lab.toml of each lab by name, and the reference set: found beside `path`, or drawn below `out`."""
     given = config.labs
+    task = config.phase2.task
+    if given.folder is None and (task.kind, task.count, task.ignore) != ("segmentation", 2, None):
+        raise ConfigError("labs that are drawn have masks of epithelium only; give labs.folder for any other task")
     if given.folder is not None:
         public = None if given.reference is None else path.parent / given.reference
         labs = find_labs(path.parent / given.folder)

@@ -44,18 +44,37 @@ def read_image(path: Path) -> Levels:
 
 def read_mask(path: Path) -> NDArray[np.bool_]:
     """Return a mask file as booleans (H, W): true where it is not zero. It must hold at most two values."""
+    values = read_values(path)
+    found = np.unique(values)
+    if len(found) > 2 or (len(found) == 2 and found[0] != 0):
+        raise ImageError(f"{path}: is not a mask of two values; give 0 for background, 1 or 255 for epithelium")
+    return values != 0
+
+
+def read_values(path: Path) -> NDArray[np.int64]:
+    """Return the values (H, W) of a mask file: of its one channel or, if it has a palette of colors, their numbers."""
     image = _open(path)
     if image.mode in ("RGB", "RGBA", "P"):
         channels = np.asarray(image.convert("RGB"))
-        if (channels != channels[..., :1]).any():
+        colored = bool((channels != channels[..., :1]).any())
+        if colored and image.mode != "P":
             raise ImageError(f"{path}: is a color image, not a mask; give one channel, 0 for background")
-        values = channels[..., 0]
+        values = np.asarray(image) if colored else channels[..., 0]
     else:
         values = np.asarray(image)
-    found = np.unique(values)
-    if values.ndim != 2 or len(found) > 2 or (len(found) == 2 and found[0] != 0):
-        raise ImageError(f"{path}: is not a mask of two values; give 0 for background, 1 or 255 for epithelium")
-    return values != 0
+    if values.ndim != 2 or values.dtype.kind not in "bui":
+        raise ImageError(f"{path}: is not a mask of whole numbers, one a pixel; give one channel of 8 or 16 bits")
+    return values.astype(np.int64)
+
+
+def write_values(path: Path, values: NDArray[np.uint8], colors: NDArray[np.uint8] | None = None) -> None:
+    """Write values (H, W) as they are to a PNG; it shows them as gray or, of classes, in colors (K, 3) by their id."""
+    image = Image.fromarray(values)
+    if colors is not None:
+        image = image.convert("P")
+        image.putpalette(colors.tobytes())
+    with replacing(path) as temporary:
+        image.save(temporary, format="PNG")
 
 
 def write_image(path: Path, levels: Levels) -> None:

@@ -74,7 +74,7 @@ def _ssim(output: Array, truth: Array) -> float:
             np.pad(image, ((0, 0), (margin,) * 2, (margin,) * 2), mode="edge") for image in (output, truth)
         )
     return float(
-        structural_similarity(  # type: ignore[no-untyped-call]
+        structural_similarity(
             output, truth, channel_axis=0, data_range=1.0, gaussian_weights=True, use_sample_covariance=False
         )
     )
@@ -87,7 +87,7 @@ def delta_e(output: Tensor, truth: Tensor) -> Tensor:
     under daylight (D65), as viewers do; a slide whose ICC profile says otherwise must be converted first.
     """
     lab_output, lab_truth = (rgb2lab(_to_numpy(images), channel_axis=1) for images in (output, truth))
-    difference = deltaE_ciede2000(lab_output, lab_truth, channel_axis=1)  # type: ignore[no-untyped-call]
+    difference = deltaE_ciede2000(lab_output, lab_truth, channel_axis=1)
     return torch.from_numpy(difference).mean(dim=(1, 2))
 
 

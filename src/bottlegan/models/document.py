@@ -16,6 +16,9 @@ FORMAT = 2
 KEY = "bottlegan"
 """Where the document is in the metadata. There is no other key: safetensors writes several in random order."""
 
+NETWORK_KEY = "network"
+"""Where a network of phase 2 has its document instead, which `models.network_file` reads."""
+
 PRIOR = Path(__file__).with_name("prior.safetensors")
 """The model shipped in the package, which knows any style once it is given its code; docs/model-card.md is about it."""
 

@@ -1,4 +1,4 @@
-"""The segmentation network: a small U-Net without batch statistics, which averaging over clients would spoil."""
+"""Our own networks: a small U-Net, and its first half for patches; no batch statistics, which averaging would spoil."""
 
 from itertools import pairwise
 
@@ -8,7 +8,6 @@ from torch import Tensor, nn
 
 from bottlegan.config import document
 from bottlegan.errors import ConfigError
-from bottlegan.models.paradigms import drawing_from
 
 CENTER, SPREAD = 0.7, 0.25
 """Mean and standard deviation of stained tissue's levels, roughly; the network sees images shifted and scaled by it."""
@@ -54,9 +53,9 @@ class Block(nn.Module):
 
 
 class Segmenter(nn.Module):
-    """Images (N, 3, H, W) in [0, 1] to logits of the epithelium (N, 1, H, W)."""
+    """Images (N, 3, H, W) in [0, 1] to logits (N, outputs, H, W)."""
 
-    def __init__(self, config: SegmenterConfig) -> None:
+    def __init__(self, config: SegmenterConfig, outputs: int = 1) -> None:
         """Build the levels down and up again."""
         super().__init__()
         self.config = config
@@ -66,16 +65,12 @@ class Segmenter(nn.Module):
             Block(before, after, 1 if level == 0 else 2) for level, (before, after) in enumerate(pairwise(inputs))
         )
         self.up = nn.ModuleList(Block(fine + coarse, fine) for fine, coarse in pairwise(widths))
-        self.head = nn.Conv2d(widths[0], config.stride**2, 1)
+        self.head = nn.Conv2d(widths[0], outputs * config.stride**2, 1)
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the logits; an image of any size is continued by its edge to what the levels need."""
         height, width = images.shape[-2:]
-        right, bottom = -width % self.config.multiple, -height % self.config.multiple
-        x = (images - CENTER) / SPREAD
-        if right or bottom:
-            x = F.pad(x, (0, right, 0, bottom), mode="replicate")
-        x = F.pixel_unshuffle(x, self.config.stride)
+        x = _arrange(images, self.config)
         passed = []
         for block in self.down:
             x = block(x)
@@ -85,7 +80,42 @@ class Segmenter(nn.Module):
         return F.pixel_shuffle(self.head(x), self.config.stride)[..., :height, :width]
 
 
-def build_segmenter(config: SegmenterConfig, random: torch.Generator) -> Segmenter:
-    """Return a new network with weights drawn from `random`."""
-    with drawing_from(random):
-        return Segmenter(config)
+class Classifier(nn.Module):
+    """Images (N, 3, H, W) in [0, 1] to logits (N, outputs)."""
+
+    def __init__(self, config: SegmenterConfig, outputs: int) -> None:
+        """Build the levels down, and a head on the mean of the last."""
+        super().__init__()
+        self.config = config
+        widths = [3 * config.stride**2, *(config.width * (level + 1) for level in range(config.depth))]
+        self.down = nn.ModuleList(
+            Block(before, after, 1 if level == 0 else 2) for level, (before, after) in enumerate(pairwise(widths))
+        )
+        self.head = nn.Linear(widths[-1], outputs)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Return the logits."""
+        x = _arrange(images, self.config)
+        for block in self.down:
+            x = block(x)
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def unet(classes: int = 2, width: int = 16, depth: int = 3, stride: int = 4) -> Segmenter:
+    """Return the network for segmentation; two classes take one logit. See `SegmenterConfig` for the sizes."""
+    return Segmenter(SegmenterConfig(width=width, depth=depth, stride=stride), 1 if classes == 2 else classes)
+
+
+def classifier(classes: int = 2, width: int = 16, depth: int = 4, stride: int = 2) -> Classifier:
+    """Return the network for patches; two classes take one logit. See `SegmenterConfig` for the sizes."""
+    return Classifier(SegmenterConfig(width=width, depth=depth, stride=stride), 1 if classes == 2 else classes)
+
+
+def _arrange(images: Tensor, config: SegmenterConfig) -> Tensor:
+    """Return images of any size, continued by their edge, as positions (N, 3 stride^2, H', W') of the finest level."""
+    height, width = images.shape[-2:]
+    right, bottom = -width % config.multiple, -height % config.multiple
+    x = (images - CENTER) / SPREAD
+    if right or bottom:
+        x = F.pad(x, (0, right, 0, bottom), mode="replicate")
+    return F.pixel_unshuffle(x, config.stride)

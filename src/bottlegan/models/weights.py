@@ -18,7 +18,7 @@ from safetensors.numpy import save
 from bottlegan.config import to_values
 from bottlegan.errors import InputError, MissingError, ModelFileError
 from bottlegan.files import replacing
-from bottlegan.models.document import KEY, ModelDocument, check_document, check_name, one_line, read_text
+from bottlegan.models.document import KEY, NETWORK_KEY, ModelDocument, check_document, check_name, one_line, read_text
 from bottlegan.models.layout import list_shapes
 from bottlegan.stain.affine import StyleMaps
 
@@ -129,6 +129,12 @@ def read_document(path: Path) -> ModelDocument:
     """Read what a model file says about itself, checked, without its tensors."""
     with open_weights(path) as file:
         return read_text((file.metadata() or {}).get(KEY), path)
+
+
+def is_network(path: Path) -> bool:
+    """Return whether a file holds a network of phase 2, rather than a model of styles."""
+    with open_weights(path) as file:
+        return NETWORK_KEY in (file.metadata() or {})
 
 
 def open_weights(path: Path) -> Any:

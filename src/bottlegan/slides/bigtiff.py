@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Literal
 
 from bottlegan.errors import InputError
 from bottlegan.slides.grid import Grid
@@ -21,11 +21,13 @@ OFFSET = 8  # bytes of a field that fit into its entry
 
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, COLORS, DESCRIPTION = 254, 256, 257, 258, 259, 262, 270
 SAMPLES, ACROSS, DOWN, PLANAR, UNIT, SOFTWARE = 277, 282, 283, 284, 296, 305
-TILE_WIDTH, TILE_HEIGHT, OFFSETS, LENGTHS, CHILDREN, SUBSAMPLING = 322, 323, 324, 325, 330, 530
+COLORMAP, TILE_WIDTH, TILE_HEIGHT, OFFSETS, LENGTHS, CHILDREN, SUBSAMPLING = 320, 322, 323, 324, 325, 330, 530
 
-JPEG, YCBCR, REDUCED, CENTIMETER = 7, 6, 1, 3  # values of fields
+JPEG, DEFLATE, GRAY, PALETTE, YCBCR, REDUCED, CENTIMETER = 7, 8, 1, 3, 6, 1, 3  # values of fields
 CENTIMETERS = 1e4  # micrometers in one
 
+Pixels = Literal["color", "classes", "gray"]
+"""What a tile holds: JPEG, or deflated bytes that are ids of colors, or levels of gray."""
 Field = tuple[int, int, bytes]
 """The number of a field, its type, and its values."""
 
@@ -38,6 +40,9 @@ class Page:
     mpp: tuple[float, float] | None
     description: str = ""
     subsampling: tuple[int, int] = (1, 1)
+    pixels: Pixels = "color"
+    palette: Sequence[Sequence[int]] = ()
+    """Of classes: the red, green and blue of each of 256 ids, 0 to 255."""
     offsets: "array[int]" = field(init=False)
     lengths: "array[int]" = field(init=False)
 
@@ -121,17 +126,13 @@ def list_fields(page: Page, level: int, children: Sequence[int]) -> list[Field]:
         _whole(SUBFILE, LONG, REDUCED if level else 0),
         _whole(WIDTH, LONG, size.width),
         _whole(HEIGHT, LONG, size.height),
-        _whole(BITS, SHORT, 8, 8, 8),
-        _whole(COMPRESSION, SHORT, JPEG),
-        _whole(COLORS, SHORT, YCBCR),
-        _whole(SAMPLES, SHORT, 3),
         _whole(PLANAR, SHORT, 1),
         _text(SOFTWARE, "bottlegan"),
         _whole(TILE_WIDTH, LONG, tile.width),
         _whole(TILE_HEIGHT, LONG, tile.height),
         _whole(OFFSETS, LONG8, *page.offsets),
         _whole(LENGTHS, LONG8, *page.lengths),
-        _whole(SUBSAMPLING, SHORT, *page.subsampling),
+        *_list_samples(page),
     ]
     if page.description:
         fields.append(_text(DESCRIPTION, page.description))
@@ -141,6 +142,24 @@ def list_fields(page: Page, level: int, children: Sequence[int]) -> list[Field]:
     if children:
         fields.append(_whole(CHILDREN, LONG8, *children))
     return fields
+
+
+def _list_samples(page: Page) -> list[Field]:
+    """Return the fields that say what the bytes of a tile are."""
+    if page.pixels == "color":
+        return [
+            _whole(BITS, SHORT, 8, 8, 8),
+            _whole(COMPRESSION, SHORT, JPEG),
+            _whole(COLORS, SHORT, YCBCR),
+            _whole(SAMPLES, SHORT, 3),
+            _whole(SUBSAMPLING, SHORT, *page.subsampling),
+        ]
+    fields = [_whole(BITS, SHORT, 8), _whole(COMPRESSION, SHORT, DEFLATE), _whole(SAMPLES, SHORT, 1)]
+    if page.pixels == "gray":
+        return [*fields, _whole(COLORS, SHORT, GRAY)]
+    # All reds, then all greens, then all blues, of 16 bits each.
+    shades = [257 * color[channel] for channel in range(3) for color in page.palette]
+    return [*fields, _whole(COLORS, SHORT, PALETTE), _whole(COLORMAP, SHORT, *shades)]
 
 
 def _whole(number: int, kind: int, *values: int) -> Field:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -35,12 +35,16 @@ class Sink(Protocol):
     grids: list[Grid]
     """The tiles of each level; each level is half of the one before, rounded up."""
 
-    def encode(self, levels: Levels) -> bytes:
-        """Return a tile (H, W, 3) as it is to be stored."""
+    def encode(self, levels: Levels) -> Any:
+        """Return a tile (H, W, C) as it is to be stored."""
         ...
 
-    def add(self, level: int, index: int, data: bytes) -> None:
-        """Store a tile, given by its place in the grid of its level."""
+    def halve(self, levels: Levels) -> Levels:
+        """Return a tile (H, W, C) at half the size, rounded up."""
+        ...
+
+    def add(self, level: int, index: int, data: Any) -> None:
+        """Store what `encode` made of a tile, given by its place in the grid of its level."""
         ...
 
 
@@ -54,7 +58,7 @@ def stream_pyramid(
     """Make all tiles of a pyramid and hand them to `sink`; the result does not depend on the number of threads.
 
     Args:
-        make: Returns tiles (H, W, 3) of the finest level by their places in the grid; called by many threads.
+        make: Returns tiles (H, W, C) of the finest level by their places in the grid; called by many threads.
         sink: Where tiles go.
         threads: How many; one a core, if not given.
         progress: Where to report how many groups of tiles of the finest level are done.
@@ -101,20 +105,18 @@ class _Pyramid:
     """The tiles in flight, and those that they fill."""
 
     def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
-        from bottlegan.slides.halving import halve  # noqa: PLC0415 - its compiler takes time to import
-
-        self._sink, self._pool, self._halve = sink, pool, halve
-        self._pending: deque[tuple[int, range, Future[list[tuple[bytes, Levels | None]]]]] = deque()
+        self._sink, self._pool = sink, pool
+        self._pending: deque[tuple[int, range, Future[list[tuple[Any, Levels | None]]]]] = deque()
         self._parents: dict[tuple[int, int], _Parent] = {}
 
     def submit(self, level: int, places: range, make: Callable[[], Sequence[Levels]]) -> None:
         """Have some tiles made, encoded and halved."""
         last = level + 1 == len(self._sink.grids)
 
-        def finish(levels: Levels) -> tuple[bytes, Levels | None]:
-            return self._sink.encode(levels), None if last else self._halve(np.ascontiguousarray(levels))
+        def finish(levels: Levels) -> tuple[Any, Levels | None]:
+            return self._sink.encode(levels), None if last else self._sink.halve(levels)
 
-        def work() -> list[tuple[bytes, Levels | None]]:
+        def work() -> list[tuple[Any, Levels | None]]:
             tiles = deque(make())
             return [finish(tiles.popleft()) for _ in places]  # none is kept longer than it takes
 
@@ -137,7 +139,7 @@ class _Pyramid:
         if (level, at) not in self._parents:
             tile = grid[at]
             children = min(2, below.rows - row // 2 * 2) * min(2, below.columns - column // 2 * 2)
-            self._parents[level, at] = _Parent(np.empty((tile.height, tile.width, 3), np.uint8), children)
+            self._parents[level, at] = _Parent(np.empty((tile.height, tile.width, half.shape[2]), np.uint8), children)
         parent = self._parents[level, at]
         y, x = row % 2 * grid.tile.height // 2, column % 2 * grid.tile.width // 2
         parent.levels[y : y + half.shape[0], x : x + half.shape[1]] = half

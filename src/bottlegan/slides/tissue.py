@@ -28,7 +28,9 @@ INK_SHARE = 0.5  # of what is dark, from which on that is how the slide is stain
 MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that it must have where tissue is scarce
 
 
-def sample_tissue(slide: Slide, count: int = 16, size: int = 256, seed: int = 0) -> list[Levels]:
+def sample_tissue(
+    slide: Slide, count: int = 16, size: int = 256, seed: int = 0, downsample: float | None = None
+) -> list[Levels]:
     """Return tiles of tissue (size, size, 3), uint8 RGB, that do not overlap and are spread over all tissue.
 
     A pixel is about 1 micrometer, if the slide says how large its pixels are; else tiles are from the level that is
@@ -39,8 +41,9 @@ def sample_tissue(slide: Slide, count: int = 16, size: int = 256, seed: int = 0)
         count: How many tiles; there are fewer if there is less tissue.
         size: Of a tile in pixels.
         seed: Decides which; the same seed gives the same tiles.
+        downsample: By how much to reduce the finest level instead.
     """
-    downsample = choose_downsample(slide)
+    downsample = downsample or choose_downsample(slide)
     extent = size * downsample
     overview, pixel, broken = read_overview(slide)
     corners = choose_tiles(mask_tissue(overview), mask_ink(overview), extent / pixel, count, seed)

@@ -1,7 +1,11 @@
-"""Pyramids of JPEG tiles: as BigTIFF, flat, as OpenSlide reads it, or OME, or as a folder of DICOM files."""
+"""Pyramids of JPEG tiles: as BigTIFF, flat, as OpenSlide reads it, or OME, or as a folder of DICOM files.
+
+Maps of classes or shares are pyramids as well, without loss: JPEG would make up classes at every edge.
+"""
 
 import json
-from collections.abc import Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +14,13 @@ from typing import Any, Literal, get_args
 from xml.sax.saxutils import escape
 
 import numpy as np
+from PIL import Image
 
 from bottlegan.errors import InputError, MissingError
 from bottlegan.files import replacing
 from bottlegan.imaging.files import Levels
 from bottlegan.progress import Json
-from bottlegan.slides.bigtiff import BigTiff, Page
+from bottlegan.slides.bigtiff import BigTiff, Page, Pixels
 from bottlegan.slides.dicom import check_folder, convert_to_dicom
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
 
@@ -39,6 +44,9 @@ class Form:
     mpp: tuple[float, float] | None = None
     quality: int = QUALITY
     kind: Format = "tiff"
+    pixels: Pixels = "color"
+    palette: tuple[tuple[int, int, int], ...] = ()
+    """Of classes: the color of each of 256 ids."""
 
     def __post_init__(self) -> None:
         """Refuse what JPEG does not have."""
@@ -59,17 +67,22 @@ class PyramidWriter:
             file: Where it goes.
             note: What to say of it in the file's description; more can be added to `self.note`.
         """
-        encoder = _import_simplejpeg()
         self.note = dict(note)
-        self._form, self._file, self._encode = form, file, encoder.encode_jpeg
+        self._form, self._file, self._colored = form, file, form.pixels == "color"
+        self._encode = _import_simplejpeg().encode_jpeg if self._colored else None
+        self._halve = _choose_halving(form.pixels)
         sizes = halve_sizes(form.size, form.tile)
         self.grids = [Grid(Region(level, 0, 0, *size), form.tile) for level, size in enumerate(sizes)]
-        self._pages = [Page(grid, _scale(form, grid), subsampling=CHROMA) for grid in self.grids]
-        self._white = self._compress(np.full((form.tile.height, form.tile.width, 3), WHITE, np.uint8))
+        self._pages = [
+            Page(grid, _scale(form, grid), subsampling=CHROMA, pixels=form.pixels, palette=form.palette)
+            for grid in self.grids
+        ]
+        samples = 3 if self._colored else 1
+        self._white = self._compress(np.full((form.tile.height, form.tile.width, samples), WHITE, np.uint8))
         self._white_offset: int | None = None
 
     def encode(self, levels: Levels) -> bytes:
-        """Return a tile (H, W, 3), which may be cut off at the slide's edge, as JPEG; nothing if it is all white."""
+        """Return a tile (H, W, C), which may be cut off at the slide's edge, compressed; nothing if it is all white."""
         # Most of a slide is glass, whose tiles need to be there only once.
         return b"" if levels[0, 0, 0] == WHITE and levels.min() == WHITE else self._compress(levels)
 
@@ -78,8 +91,14 @@ class PyramidWriter:
         if (width, height) != tile:
             # Repeated rather than black, which would ring into the last pixels that are shown.
             levels = np.pad(levels, ((0, tile.height - height), (0, tile.width - width), (0, 0)), mode="edge")
+        if self._encode is None:
+            return zlib.compress(np.ascontiguousarray(levels).tobytes())
         data: bytes = self._encode(np.ascontiguousarray(levels), self._form.quality, "RGB", SUBSAMPLING)
         return data
+
+    def halve(self, levels: Levels) -> Levels:
+        """Return a tile (H, W, C) at half the size, rounded up: means of colors and grays, every other of classes."""
+        return self._halve(levels)
 
     def add(self, level: int, index: int, data: bytes) -> None:
         """Write a tile that `encode` made."""
@@ -163,6 +182,16 @@ def describe(form: Form, note: Mapping[str, Json]) -> str:
         f' SizeC="3" SizeT="1" Interleaved="true"{physical}><Channel ID="Channel:0:0" SamplesPerPixel="3"/>'
         '<TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
     )
+
+
+def _choose_halving(pixels: Pixels) -> Callable[[Levels], Levels]:
+    if pixels == "classes":
+        return lambda levels: levels[::2, ::2]
+    if pixels == "gray":
+        return lambda levels: np.asarray(Image.fromarray(levels[..., 0]).reduce(2))[..., None]
+    from bottlegan.slides.halving import halve  # noqa: PLC0415 - its compiler takes time to import
+
+    return lambda levels: halve(np.ascontiguousarray(levels))
 
 
 def _scale(form: Form, grid: Grid) -> tuple[float, float] | None:

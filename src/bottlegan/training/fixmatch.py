@@ -1,20 +1,23 @@
-"""FixMatch: a network learns from unlabeled images what it is sure of already (Sohn et al. 2020), pixel by pixel.
+"""FixMatch: a network learns from unlabeled images what it is sure of already (Sohn et al. 2020).
 
 Of each crop it sees a weak view, turned and mirrored only, and a strong one, with its colors distorted and a rectangle
-of another crop pasted in (CutMix). Where it is sure of the weak view, that is the truth of the strong one.
+of another crop pasted in (CutMix) or, where the crop as a whole has one class, blanked (Cutout). Where it is sure of
+the weak view, pixel by pixel or of the whole, that is the truth of the strong one.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from bottlegan.config import document
+from bottlegan.data.labels import Labeled
 from bottlegan.errors import ConfigError
 from bottlegan.imaging.files import Levels
-from bottlegan.losses import segmentation_loss
-from bottlegan.training.segmentation import Labeled, SegmentationConfig, Vary, draw_crops, to_tensors
+from bottlegan.losses import class_loss
+from bottlegan.models.networks import Built
+from bottlegan.training.task import TrainingConfig, Vary, draw_crops, to_images
 
 
 @document
@@ -25,7 +28,7 @@ class FixMatchConfig:
     warm_up: float = 0.5
     """Share of the rounds before it begins: what a network is sure of that knows nothing yet is wrong."""
     threshold: float = 0.9
-    """Confidence from which on a pixel of the weak view counts."""
+    """Confidence from which on a pixel of the weak view, or the whole of it, counts."""
     weight: float = 0.5
     """What an unlabeled image counts for beside a labeled one, when weights are averaged."""
     jitter: float = 0.2
@@ -39,10 +42,10 @@ class FixMatchConfig:
 
 
 def unlabeled_loss(
-    network: nn.Module,
+    network: Built,
     given: Sequence[Levels],
     config: FixMatchConfig,
-    segmentation: SegmentationConfig,
+    training: TrainingConfig,
     *,
     vary: Vary,
     random: np.random.Generator,
@@ -51,21 +54,22 @@ def unlabeled_loss(
 
     Both views get colors from `vary`, drawn apart: in another staining style, a view is all the stronger.
     """
-    unknown = [Labeled(image, np.zeros(image.shape[:2], np.bool_)) for image in given]
-    crops, _ = draw_crops(unknown, segmentation, random)
-    weak, _ = to_tensors(vary(crops, random))
-    strong, _ = to_tensors(vary(crops, random))
+    unknown = [Labeled(image, np.zeros((), np.uint8)) for image in given]
+    crops, _ = draw_crops(unknown, training, random)
+    weak = to_images(vary(crops, random))
+    strong = to_images(vary(crops, random))
     with torch.no_grad():
-        logits = network(weak)
-    sure = (torch.sigmoid(logits.abs()) >= config.threshold).float()
-    pasted = draw_rectangles(len(crops), segmentation.crop, random)
-    strong = cut_mix(distort(strong, config.jitter, random), pasted)
-    found = (logits > 0).float()
-    # A lab without labels has nothing that would hold against it: told "no epithelium" often enough, the network would
-    # find none anywhere. Crops in which it is sure of some tell it where there is none just as well.
-    sure = sure * (sure * found).amax(dim=(1, 2, 3), keepdim=True)
-    truth, weight = cut_mix(found, pasted), cut_mix(sure, pasted)
-    return segmentation_loss("cross-entropy", network(strong), truth, weight)
+        confidence, found = torch.softmax(network(weak), dim=1).max(dim=1)
+    sure = (confidence >= config.threshold).float()
+    inside = draw_rectangles(len(crops), training.crop, random)
+    strong = distort(strong, config.jitter, random)
+    if found.ndim == 1:
+        return class_loss("cross-entropy", network(cut_out(strong, inside)), found, sure)
+    # A lab without labels has nothing that would hold against it: told "background" often enough, the network would
+    # find nothing else anywhere. Crops in which it is sure of some other class tell it where there is none as well.
+    sure = sure * (sure * (found > 0)).amax(dim=(1, 2), keepdim=True)
+    truth, weight = cut_mix(found[:, None], inside)[:, 0], cut_mix(sure[:, None], inside)[:, 0]
+    return class_loss("cross-entropy", network(cut_mix(strong, inside)), truth, weight)
 
 
 def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:
@@ -94,3 +98,8 @@ def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tenso
 def cut_mix(images: Tensor, inside: Tensor) -> Tensor:
     """Return images (N, C, H, W) with a piece of the one before each, where `inside` (N, 1, H, W) says."""
     return torch.where(inside, images.roll(1, dims=0), images)
+
+
+def cut_out(images: Tensor, inside: Tensor) -> Tensor:
+    """Return images (N, C, H, W) with their mean color where `inside` (N, 1, H, W) says."""
+    return torch.where(inside, images.mean(dim=(2, 3), keepdim=True), images)

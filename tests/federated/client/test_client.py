@@ -10,21 +10,23 @@ import torch
 from torch import Tensor, nn
 
 from bottlegan.config import load, to_values
+from bottlegan.data.labels import Labeled
 from bottlegan.errors import ConfigError, FederationError, MissingError
 from bottlegan.federated.client.client import Client, open_client
 from bottlegan.federated.client.holdings import LabConfig, open_holdings
-from bottlegan.federated.client.own_layers import OwnLayers, list_own
+from bottlegan.federated.client.own_layers import OwnLayers
 from bottlegan.federated.protocol.exchange import Reply, Request
 from bottlegan.federated.protocol.handshake import HandshakeError, digest_file, introduce, to_text
 from bottlegan.federated.protocol.phase1 import Phase1Config
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, build_network, initial_weights
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, draw_network, initial_weights
 from bottlegan.federated.simulation import write_patch
-from bottlegan.metrics.tally import SIZE
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model, save_model
+from bottlegan.models.networks import list_normalization
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.training.segmentation import Labeled
+from bottlegan.task import Task
+from bottlegan.training.task import TrainingConfig, lay_out
 
 
 def ask(kind: str, config: object, arrays: Weights | None = None, number: int = 1) -> Request:
@@ -32,11 +34,14 @@ def ask(kind: str, config: object, arrays: Weights | None = None, number: int = 
     return Request(kind, arrays or {}, settings)  # type: ignore[arg-type]
 
 
-def joining(name: str, **changes: object) -> Request:
+SMALL = Phase2Config(training=TrainingConfig(crop=32))
+
+
+def joining(name: str, config: Phase2Config = SMALL, **changes: object) -> Request:
     """What a server asks that has all in common with the client, but for changes of its handshake."""
-    own = replace(introduce(Phase2Config(), PRIOR), **changes)  # type: ignore[arg-type]
-    config = json.dumps(to_values(Phase2Config()))
-    return Request("join", settings={"client": name, "handshake": to_text(own), "config": config})
+    own = replace(introduce(config, PRIOR), **changes)  # type: ignore[arg-type]
+    settings = {"client": name, "handshake": to_text(own), "config": json.dumps(to_values(config))}
+    return Request("join", settings=settings)  # type: ignore[arg-type]
 
 
 def join(client: Client, name: str) -> Client:
@@ -179,7 +184,7 @@ def opposites(
     for name, images in (("dark", dark), ("pale", pale)):
         (tmp_path / name / "test").mkdir(parents=True)
         for row, each in enumerate(images):
-            write_patch(tmp_path / name / "test", f"{row}", each.image, each.mask)
+            write_patch(tmp_path / name / "test", f"{row}", each.image, each.truth == 1)
         config = LabConfig(images=(Path("test"),), labeled=Path("test"), test=Path("test"))
         clients[name] = join(Client(open_holdings(config, tmp_path / name), tmp_path / name / "state"), name)
     return clients, as_tensor(styles, tmp_path)
@@ -265,7 +270,7 @@ def test_the_lab_can_read_what_left_it(labs: dict[str, Path], tiny: Phase2Config
     client = join(open_client(labs["lab-01"]), "lab-01")
     client.answer(ask("evaluate", tiny, initial_weights(tiny, 0)))
     sent = logged(client)[-1]
-    assert (sent["kind"], sent["request"], sent["bytes"]) == ("reply", "evaluate", {"tally": 8 * SIZE})
+    assert (sent["kind"], sent["request"], sent["bytes"]) == ("reply", "evaluate", {"tally": 8 * lay_out(Task()).size})
 
 
 def test_wrong_weights_of_the_server_are_refused(labs: dict[str, Path], tiny: Phase2Config) -> None:
@@ -316,7 +321,7 @@ def test_own_layers_hold_against_the_global_ones(fedbn: tuple[Path, Phase2Config
     path, config = fedbn
     weights, client = initial_weights(config, 0), open_client(path)
     client.answer(ask("train", config, weights, 1))
-    own = list_own(build_network(config))
+    own = list_normalization(draw_network(config, 0).network)
     odd = {name: tensor + 3 * (name in own) for name, tensor in weights.items()}
     for kind in ("train", "evaluate"):
         assert equal(client.answer(ask(kind, config, odd, 2)), client.answer(ask(kind, config, weights, 2)))
@@ -325,10 +330,13 @@ def test_own_layers_hold_against_the_global_ones(fedbn: tuple[Path, Phase2Config
 
 
 def test_a_networks_own_layers_are_those_that_normalize_with_their_statistics(tiny: Phase2Config) -> None:
-    assert {name.split(".")[-2] for name in list_own(build_network(tiny))} == {"enter_norm", "refine_norm"}
+    assert {name.split(".")[-2] for name in list_normalization(draw_network(tiny, 0).network)} == {
+        "enter_norm",
+        "refine_norm",
+    }
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 2)))
-    statistics = {"1.running_mean", "1.running_var", "1.num_batches_tracked"}
-    assert list_own(network) == {"1.weight", "1.bias", "2.0.weight", "2.0.bias", *statistics}
+    statistics = {"1.running_mean", "1.running_var"}
+    assert list_normalization(network) == {"1.weight", "1.bias", "2.0.weight", "2.0.bias", *statistics}
 
 
 def test_own_layers_by_round(tmp_path: Path) -> None:

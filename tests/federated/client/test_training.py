@@ -6,18 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
+from bottlegan.data.labels import Labeled
 from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.client import training
 from bottlegan.federated.client.staining import Staining, Styles, stain_with
 from bottlegan.federated.client.training import Lab, learning_rate, score_lab
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, count_examples, initial_weights
 from bottlegan.imaging.files import Levels
-from bottlegan.metrics.tally import SIZE, compute_scores
+from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.training.adam import Adam
-from bottlegan.training.segmentation import Labeled
+from bottlegan.training.task import lay_out
 
 
 def train_round(lab: Lab, weights: Weights, config: Phase2Config, number: int, seed: int) -> Weights:
@@ -49,7 +50,7 @@ def test_each_lab_is_normalized_by_its_own_normalizer(
     images, other = (dark, "pale") if own == "dark" else (pale, "dark")
     right = Lab(own, images, [each.image for each in images], images, stain(config, styles, own))
     wrong = Lab(own, images, [], images, stain(config, styles, other))
-    for part in (right.labeled, right.test, [Labeled(image, images[0].mask) for image in right.unlabeled]):
+    for part in (right.labeled, right.test, [Labeled(image, images[0].truth) for image in right.unlabeled]):
         assert error(part, truth) < 0.3 * error(images, truth)
         assert error(part, truth) < 0.1 * error(wrong.test, truth)
 
@@ -163,12 +164,15 @@ def test_the_loss_of_a_round_is_the_mean_of_its_steps(dark: list[Labeled], tiny:
 def test_training_learns(truth: list[Labeled], tiny: Phase2Config) -> None:
     config = replace(tiny, training=replace(tiny.training, steps=60, batch=4, crop=64))
     lab, start = Lab("a", truth, [], truth), initial_weights(tiny, 0)
-    before, after = (compute_scores(score_lab(lab, w, config)) for w in (start, train_round(lab, start, config, 1, 0)))
+    before, after = (
+        compute_scores(score_lab(lab, w, config), lay_out(config.task), config.task.classes)
+        for w in (start, train_round(lab, start, config, 1, 0))
+    )
     assert after["nll"] < 0.8 * before["nll"]
 
 
 def test_a_lab_without_test_images_counts_nothing(dark: list[Labeled], tiny: Phase2Config) -> None:
-    assert score_lab(Lab("a", dark, [], []), initial_weights(tiny, 0), tiny).tolist() == [0] * SIZE
+    assert score_lab(Lab("a", dark, [], []), initial_weights(tiny, 0), tiny).tolist() == [0] * lay_out(tiny.task).size
 
 
 def test_images_are_prepared_once(dark: list[Labeled], tiny: Phase2Config) -> None:

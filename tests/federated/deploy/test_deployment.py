@@ -21,17 +21,26 @@ from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.deploy.certificates import write_node_key
 from bottlegan.federated.deploy.consortium import deploy
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.outcome import load_segmenter
+from bottlegan.models.network_file import load_network
 
 CONFIG = """
 [phase2]
 mode = "plain"
 rounds = 1
-segmenter = { width = 4, depth = 1 }
+network = { factory = "their_package.networks:build", arguments = { width = 4 } }
 training = { steps = 1, batch = 1, crop = 32 }
 [rounds]
 deadline = 60.0
 """
+FACTORY = "their_package.networks:build"
+THEIRS = """
+from torch import nn
+
+def build(width, classes):
+    layers = nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, classes, 1)
+    return nn.Sequential(*layers)
+"""
+"""A network of the users' own package, which is installed at the server and in all labs."""
 GOOD, FAILING, STRANGER = ("lab-a", "lab-b"), "lab-c", "stranger"
 SECONDS = 400.0
 """For all of it, on a machine that does much else at the same time; else it is a minute and a half."""
@@ -97,7 +106,9 @@ def fill(folder: Path, images: Path) -> None:
     for part in ("images", "labeled", "test"):
         shutil.copytree(images / part, folder / part)
     text = (folder / "lab.toml").read_text()
-    (folder / "lab.toml").write_text(text.replace("# labeled =", "labeled =").replace("# test =", "test ="))
+    for key in ("labeled", "test", "factories"):
+        text = text.replace(f"# {key} =", f"{key} =")
+    (folder / "lab.toml").write_text(text.replace("monai.networks.nets:UNet", FACTORY))
 
 
 def has_joined(folder: Path) -> bool:
@@ -106,11 +117,17 @@ def has_joined(folder: Path) -> bool:
 
 
 @pytest.mark.slow
-def test_a_deployment_with_a_client_that_fails_and_one_that_is_not_registered(drawn: Path, tmp_path: Path) -> None:
+def test_a_deployment_of_their_own_network_with_a_client_that_fails_and_one_that_is_not_registered(
+    drawn: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "installed" / "their_package").mkdir(parents=True)
+    (tmp_path / "installed" / "their_package" / "networks.py").write_text(THEIRS)
+    monkeypatch.syspath_prepend(tmp_path / "installed")
     end = time.monotonic() + SECONDS
     address = f"127.0.0.1:{find_port()}"
     environment = {
         **os.environ,
+        "PYTHONPATH": f"{tmp_path / 'installed'}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         "NO_PROXY": "127.0.0.1",
@@ -147,7 +164,8 @@ def test_a_deployment_with_a_client_that_fails_and_one_that_is_not_registered(dr
     assert record["trained"] == list(GOOD)
     assert record["left_out"] == {FAILING: "train ended with MissingError; the lab's own log says why"}
     assert set(record["each"]) == set(GOOD)
-    assert load_segmenter(server / "run" / "segmenter.safetensors")
+    built, _ = load_network(server / "run" / "network.safetensors", [FACTORY])
+    assert "BatchNorm2d" in str(built.network)
     assert not (made / "labs" / STRANGER / "state").exists()
     assert "Failed to activate SuperNode" in (made / "labs" / STRANGER / "start.log").read_text()
     assert 'activate-node HTTP/1.1" 412' in (server / "superlink.log").read_text()

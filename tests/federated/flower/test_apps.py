@@ -27,17 +27,19 @@ from bottlegan.federated.protocol.handshake import introduce, to_text
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, flatten
 from bottlegan.federated.server.folder import LOG
-from bottlegan.federated.server.outcome import load_segmenter
 from bottlegan.federated.simulation import run_local
 from bottlegan.imaging.files import read_image
 from bottlegan.models.document import PRIOR
+from bottlegan.models.network_file import load_network
+from bottlegan.training.task import TrainingConfig
 
+SMALL = Phase2Config(training=TrainingConfig(crop=32))
 JOIN = Request(
     "join",
     settings={
         "client": "a",
-        "handshake": to_text(introduce(Phase2Config(), PRIOR)),
-        "config": json.dumps(to_values(Phase2Config())),
+        "handshake": to_text(introduce(SMALL, PRIOR)),
+        "config": json.dumps(to_values(SMALL)),
     },
 )
 
@@ -146,7 +148,7 @@ def test_a_federation_runs_and_no_record_holds_a_pixel_a_path_or_a_file_name(
 ) -> None:
     grid = make_grid(labs)
     serve(grid, config, folder=str(tmp_path / "run"), clients=3)
-    assert load_segmenter(tmp_path / "run" / "segmenter.safetensors")
+    assert load_network(tmp_path / "run" / "network.safetensors")
     kinds = [message.metadata.message_type for message in grid.sent]
     assert set(kinds) == {"train.join", "train.contribute", "train.styles", "train.train", "train.evaluate"}
     assert len(grid.received) == len(grid.sent)

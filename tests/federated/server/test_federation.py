@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.errors import FederationError, InputError, ModelFileError
+from bottlegan.errors import FederationError, InputError
 from bottlegan.federated.protocol.exchange import (
     LABELED,
     LOSS,
@@ -27,16 +27,18 @@ from bottlegan.federated.server.config import FederationConfig, RoundsConfig, St
 from bottlegan.federated.server.federation import remove_client, run_federation
 from bottlegan.federated.server.folder import holds_run
 from bottlegan.federated.server.members import read_members
-from bottlegan.federated.server.outcome import load_segmenter
 from bottlegan.federated.server.uploads import UploadStore
-from bottlegan.metrics.tally import SIZE
+from bottlegan.metrics.tally import tally
 from bottlegan.models.files import load_model
 from bottlegan.models.weights import read_document
 from bottlegan.progress import Silent
+from bottlegan.task import Task
 from bottlegan.training.fixmatch import FixMatchConfig
+from bottlegan.training.task import lay_out
 
 CODE_SIZE = 24
-BINS = (SIZE - 4) // 3
+LAYOUT = lay_out(Task())
+COUNTS = {LABELED: 2, UNLABELED: 3, TEST: 1, "class/0": 50, "class/1": 50}
 
 
 class Recorder(LocalExchange):
@@ -78,7 +80,7 @@ class Double:
             return replace(reply, arrays={HANDSHAKE: shake(request)}) if request.kind == "join" else reply
         match request.kind:
             case "join":
-                return Reply({HANDSHAKE: shake(request)}, {LABELED: 2, UNLABELED: 3, TEST: 1})
+                return Reply({HANDSHAKE: shake(request)}, COUNTS)
             case "contribute":
                 return Reply({CODE: torch.full((CODE_SIZE,), self.code)}, {VERDICT: 0})
             case "styles":
@@ -86,9 +88,7 @@ class Double:
             case "train":
                 return Reply({name: tensor + 1 for name, tensor in request.arrays.items()}, {LOSS: 1.0})
             case _:
-                counted = torch.ones(SIZE, dtype=torch.float64)
-                counted[3] = BINS
-                return Reply({"tally": counted})
+                return Reply({"tally": tally(torch.tensor([[0.0, 1.0]] * 9), torch.ones(9), LAYOUT)})
 
 
 class Told(Silent):
@@ -184,8 +184,8 @@ def test_a_client_that_leaves_is_removed_and_not_asked_again(stained: Federation
     ("bad", "reason"),
     [
         (Double(join=FederationError("join ended with ImageError")), "join ended with ImageError"),
-        (Double(join=Reply(numbers={LABELED: 1.0})), "number test is missing"),
-        (Double(join=Reply(numbers={LABELED: float("nan"), UNLABELED: 1, TEST: 1})), "number labeled is nan"),
+        (Double(join=Reply(numbers={LABELED: 1.0})), "number class/0 is missing"),
+        (Double(join=Reply(numbers={**COUNTS, LABELED: float("nan")})), "number labeled is nan"),
         (Double(contribute=FederationError("gone")), "gone"),
         (Double(contribute=Reply({CODE: torch.zeros(9)}, {VERDICT: 0})), r"shape (9,), not (24,)"),
         (Double(float("nan")), "holds NaN or infinity"),
@@ -285,7 +285,7 @@ def test_how_a_run_ended_is_in_its_log(plain: FederationConfig, tmp_path: Path) 
 
 
 def test_clients_that_cannot_train_are_too_few(plain: FederationConfig, tmp_path: Path) -> None:
-    idle = Double(join=Reply(numbers={LABELED: 0, UNLABELED: 5, TEST: 1}))
+    idle = Double(join=Reply(numbers={**COUNTS, LABELED: 0, UNLABELED: 5}))
     config = replace(plain, rounds=RoundsConfig(least=2, deadline=0.05))
     with pytest.raises(FederationError, match=r"fewer than 2 of 2 clients can train .*no labels"):
         run_federation(Recorder({"a": Double(), "idle": idle}), config, tmp_path / "a")
@@ -323,17 +323,7 @@ def test_a_folder_belongs_to_one_configuration(plain: FederationConfig, tmp_path
             run_federation(exchange, other, tmp_path)
 
 
-def test_a_segmenters_file_is_checked(plain: FederationConfig, tmp_path: Path) -> None:
-    run_federation(Recorder({"a": Double()}), plain, tmp_path)
-    content = (tmp_path / "segmenter.safetensors").read_bytes()
-    bad = tmp_path / "bad.safetensors"
-    for damaged in (content[:-5], b"", (tmp_path / "checkpoint.safetensors").read_bytes()):
-        bad.write_bytes(damaged)
-        with pytest.raises(ModelFileError, match="is not a segmenter"):
-            load_segmenter(bad)
-
-
 def test_a_history_without_scores_says_so(plain: FederationConfig, tmp_path: Path) -> None:
-    silent = Double(evaluate=Reply({"tally": torch.zeros(SIZE, dtype=torch.float64)}))
+    silent = Double(evaluate=Reply({"tally": torch.zeros(LAYOUT.size, dtype=torch.float64)}))
     run_federation(Recorder({"a": silent}), plain, tmp_path)
     assert (tmp_path / "scores.txt").read_text() == "No client has test images, so nothing was scored.\n"

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from bottlegan.config import parse, to_values
+from bottlegan.data.labels import Labeled
 from bottlegan.errors import ConfigError, FederationError, InputError
 from bottlegan.federated.client.training import Lab, score_lab, train_round
 from bottlegan.federated.protocol.exchange import Absence, Exchange, LocalExchange, Reply, Request
@@ -18,9 +19,10 @@ from bottlegan.federated.server.members import Member
 from bottlegan.federated.server.phase2 import run_phase2
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, draw_clients
-from bottlegan.metrics.tally import SIZE, compute_scores
+from bottlegan.metrics.tally import compute_scores, tally
 from bottlegan.progress import Progress, Silent
-from bottlegan.training.segmentation import Labeled
+from bottlegan.task import Task
+from bottlegan.training.task import lay_out
 
 FEDAVG = StrategyConfig(name="fedavg")
 
@@ -44,15 +46,17 @@ def run(
     return run_phase2(exchange, config, folder, roster, progress=progress)
 
 
+LAYOUT = lay_out(Task())
+COUNTED = tally(torch.tensor([[0.0, 1.0]] * 10), torch.tensor([1] * 6 + [0] * 4), LAYOUT)
+"""Ten pixels, of which six are right."""
+
+
 def shift(by: float) -> Callable[[Request], Reply]:
-    """A client that adds a number to all weights, and counts 10 right pixels."""
+    """A client that adds a number to all weights, and counts 10 pixels."""
 
     def answer(request: Request) -> Reply:
         if request.kind == "evaluate":
-            counted = torch.zeros(SIZE, dtype=torch.float64)
-            counted[:4] = torch.tensor([6.0, 10.0, 5.0, 10.0])
-            counted[-1] = 10
-            return Reply({"tally": counted})
+            return Reply({"tally": COUNTED.clone()})
         return Reply({name: tensor + by for name, tensor in request.arrays.items()}, {"loss": by})
 
     return answer
@@ -187,10 +191,10 @@ def test_a_request_says_all_that_a_client_needs_to_know(tiny: Phase2Config, tmp_
 
 def test_the_last_round_is_scored_over_all_clients(tiny: Phase2Config, tmp_path: Path) -> None:
     def no_test(request: Request) -> Reply:
-        return Reply({"tally": torch.zeros(SIZE).double()}) if request.kind == "evaluate" else shift(1)(request)
+        return Reply({"tally": torch.zeros(LAYOUT.size).double()}) if request.kind == "evaluate" else shift(1)(request)
 
     def lying(request: Request) -> Reply:
-        return Reply({"tally": -torch.ones(SIZE).double()}) if request.kind == "evaluate" else shift(1)(request)
+        return Reply({"tally": -torch.ones(LAYOUT.size).double()}) if request.kind == "evaluate" else shift(1)(request)
 
     def boasting(request: Request) -> Reply:
         reply = shift(1)(request)
@@ -205,9 +209,9 @@ def test_the_last_round_is_scored_over_all_clients(tiny: Phase2Config, tmp_path:
     assert sorted(last.each) == ["a", "e"]
     assert list(last.unscored) == ["c", "d", "f"]
     assert last.unscored["d"] == "the disk is gone"
-    assert "counts that no images give" in last.unscored["f"]
+    assert "more that is right than there is" in last.unscored["f"]
     assert last.scores["iou"] == pytest.approx(0.6)
-    assert last.scores["nll"] == pytest.approx(0.5)
+    assert last.scores["nll"] == pytest.approx(0.7133, abs=1e-3)
 
 
 def test_clients_are_drawn_from_our_seed_whoever_else_draws(tiny: Phase2Config) -> None:
@@ -300,6 +304,7 @@ def test_scores_are_those_of_one_place(
     labs = [Lab("dark", dark[:1], [], dark), Lab("pale", pale[:1], [], pale)]
     exchange = LocalExchange({lab.name: partial(real, lab, tiny) for lab in labs})
     state = run(exchange, {"dark": 1, "pale": 1}, plan(tiny), tmp_path)
-    pooled = compute_scores(score_lab(Lab("all", [], [], [*dark, *pale]), state.weights, tiny))
+    total = score_lab(Lab("all", [], [], [*dark, *pale]), state.weights, tiny)
+    pooled = compute_scores(total, LAYOUT, tiny.task.classes)
     assert state.history.rounds[-1].scores == pytest.approx(pooled)
     assert to_values(state.history)["rounds"][-1]["each"].keys() == {"dark", "pale"}

@@ -22,9 +22,10 @@ from bottlegan.federated.protocol.phase1 import CODE
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
-from bottlegan.federated.server.outcome import format_scores, load_segmenter
+from bottlegan.federated.server.outcome import format_scores
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model
+from bottlegan.models.network_file import digest_model, load_network
 from bottlegan.models.weights import read_weights, write_weights
 from bottlegan.training.fixmatch import FixMatchConfig
 
@@ -112,9 +113,11 @@ def test_a_run_leaves_a_network_its_history_and_its_scores(
 ) -> None:
     folder = tmp_path / "run"
     state = run_federation(LocalExchange(open_all(labs)), stained, folder)
-    network, said = load_segmenter(folder / "segmenter.safetensors")
-    assert equal(dict(network.state_dict()), state.weights)
-    assert said.config == stained.phase2
+    built, said = load_network(folder / "network.safetensors")
+    assert equal(dict(built.network.state_dict()), state.weights)
+    assert (said.task, said.network, said.mode) == (stained.phase2.task, stained.phase2.network, "normalize")
+    assert said.model == digest_model(read_weights(folder / "styles.safetensors")) == digest_model(read_weights(PRIOR))
+    assert said.temperature == state.history.rounds[-1].temperature != 1
     assert said.scores == state.history.rounds[-1].scores
     assert json.loads((folder / "history.json").read_text()) == to_values(state.history)
     assert sorted(load_model(folder / "styles.safetensors").codes.names) == sorted(labs)

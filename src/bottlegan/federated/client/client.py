@@ -5,7 +5,9 @@ process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
 """
 
 import json
-from contextlib import suppress
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,10 +16,22 @@ from bottlegan.config import Document, document, load, parse, to_json
 from bottlegan.errors import FederationError, InputError
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
 from bottlegan.federated.client.kept_images import KeptImages
-from bottlegan.federated.client.own_layers import OwnLayers, list_own
+from bottlegan.federated.client.own_layers import OwnLayers
 from bottlegan.federated.client.staining import Stain, Staining, keep, read_styles, stain_with
 from bottlegan.federated.client.training import Lab, score_lab, train_round
-from bottlegan.federated.protocol.exchange import LABELED, LOSS, TEST, UNLABELED, VERDICT, VERDICTS, Reply, Request
+from bottlegan.federated.protocol.exchange import (
+    CLASS,
+    LABELED,
+    LOSS,
+    REFUSES,
+    TEST,
+    UNLABELED,
+    VERDICT,
+    VERDICTS,
+    RefusalError,
+    Reply,
+    Request,
+)
 from bottlegan.federated.protocol.handshake import (
     HANDSHAKE,
     PRIOR_CONTENT,
@@ -27,14 +41,17 @@ from bottlegan.federated.protocol.handshake import (
     introduce,
     to_tensor,
 )
-from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, build_network
+from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, load_network
 from bottlegan.files import make_folder, replacing, write_text
 from bottlegan.models.document import PRIOR
+from bottlegan.models.networks import check_allowed, list_normalization, name_factory
 from bottlegan.models.weights import read_weights
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.progress import EventLog, Json
+from bottlegan.training.task import check_crops, count_classes
 
 Setting = TypeVar("Setting", bool, int, float, str)
+console = logging.getLogger(__name__)
 
 
 @document
@@ -72,9 +89,12 @@ class Client:
         except HandshakeError as error:
             self._record("refusal", request=request.kind, text=str(error))
             raise
+        except RefusalError as error:
+            self._tell(request, error.__cause__ or error)
+            failure = FederationError(f"{REFUSES} {error}")
         except Exception as error:
             # Its text may name a patient's file.
-            self._record("failure", request=request.kind, error=type(error).__name__, text=str(error))
+            self._tell(request, error)
             failure = FederationError(f"{request.kind} ended with {type(error).__name__}; the lab's own log says why")
         else:
             return reply
@@ -95,19 +115,29 @@ class Client:
                 return self.evaluate(request)
 
     def join(self, request: Request) -> Reply:
-        """Begin anew under the name that the server gives; reading all images, see that they can be read.
+        """Begin anew under the name that the server gives; see that all images can be read and trained on.
 
         First of all, see that server and lab have in common what they must.
         """
+        config = _read(request, Phase2Config)
         self.take_prior(request)
-        own = introduce(_read(request, Phase2Config), self.prior)
+        self.check_allowed(config)
+        with _refusing("the network's factory cannot build it there; its own log says why"):
+            own = introduce(config, self.prior)
         if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
             raise HandshakeError(fault)
         write_text(self._membership, to_json(Membership(client=_get(request, "client", str))))
         self.layers.forget()
-        held = self.holdings
-        parts = {LABELED: held.labeled(), UNLABELED: held.images(), TEST: held.test()}
-        return Reply({HANDSHAKE: to_tensor(own)}, {name: len(found) for name, found in parts.items()})
+        images = self.holdings.images()
+        with _refusing("its labeled images cannot be used for these classes; its own log names the file"):
+            labeled, test = self.holdings.labeled(config.task), self.holdings.test(config.task)
+        with _refusing(None):
+            check_crops(
+                [each.image for each in labeled] or (images if config.fixmatch.enabled else []), config.training.crop
+            )
+        counts = {f"{CLASS}{k}": count for k, count in enumerate(count_classes(labeled, config.task))}
+        numbers = {LABELED: len(labeled), UNLABELED: len(images), TEST: len(test), **counts}
+        return Reply({HANDSHAKE: to_tensor(own)}, dict(numbers))
 
     def take_prior(self, request: Request) -> None:
         """Keep the federation's prior, if it has one that is not shipped with the package, and it is a whole model."""
@@ -116,6 +146,19 @@ class Client:
             with replacing(self._sent_prior) as temporary:
                 temporary.write_bytes(content.numpy().tobytes())
                 read_weights(temporary)
+
+    def check_allowed(self, config: Phase2Config) -> None:
+        """Refuse a network that the lab does not allow, and classes that are not the lab's."""
+        own, classes = self.holdings.classes, ", ".join(config.task.classes)
+        if own is not None and own != config.task.classes:
+            raise RefusalError(
+                f"its lab.toml has other classes than the federation's {classes}; make them the same, in the same order"
+            ) from InputError(f"the classes are {', '.join(own)} in lab.toml, and {classes} in the federation")
+        factory = name_factory(config.network, config.task)
+        with _refusing(None):
+            check_allowed(
+                config.network, config.task, self.holdings.factories, f'add "{factory}" to `factories` in the lab.toml'
+            )
 
     def contribute(self, request: Request) -> Reply:
         """Return what the server needs to know of the lab's style."""
@@ -149,7 +192,7 @@ class Client:
             self.open_lab(config), {**request.arrays, **own}, config, number, _get(request, "seed", int)
         )
         if config.local_normalization:
-            kept = list_own(build_network(config))
+            kept = list_normalization(load_network(request.arrays, config).network)
             self.layers.save(number, own, {name: trained.weights[name] for name in kept})
         return Reply(trained.weights, {LOSS: trained.loss})
 
@@ -165,10 +208,10 @@ class Client:
         key = (config, self._membership.read_bytes(), self._styles.stat().st_mtime_ns if stained else 0)
         if self._opened is None or self._opened[0] != key:
             styles = read_styles(self._styles) if stained else None
-            labeled = self.holdings.labeled()
+            labeled = self.holdings.labeled(config.task)
             unlabeled = self.holdings.images() if config.fixmatch.enabled and not labeled else []
             staining, kept = self.keep(self.stain(config, styles, self.name))
-            self._opened = (key, Lab(self.name, labeled, unlabeled, self.holdings.test(), staining))
+            self._opened = (key, Lab(self.name, labeled, unlabeled, self.holdings.test(config.task), staining))
             kept.forget_others()
         return self._opened[1]
 
@@ -208,10 +251,24 @@ class Client:
     def _styles(self) -> Path:
         return self.state / "styles.safetensors"
 
+    def _tell(self, request: Request, error: BaseException) -> None:
+        """Say in the lab, and only there, what went wrong in full."""
+        console.error("%s: %s", request.kind, " ".join(str(error).split()))
+        self._record("failure", request=request.kind, error=type(error).__name__, text=str(error))
+
     def _record(self, kind: str, **fields: Json) -> None:
         # A disk that is full must not keep the lab from saying that something failed.
         with suppress(OSError), EventLog(self._log) as log:
             log.event(kind, **fields)
+
+
+@contextmanager
+def _refusing(text: str | None) -> Iterator[None]:
+    """Turn what is wrong with the input into a refusal, in these words or, if they tell nothing of the lab, its own."""
+    try:
+        yield
+    except InputError as error:
+        raise RefusalError(text or str(error)) from error
 
 
 def _get(request: Request, name: str, kind: type[Setting]) -> Setting:

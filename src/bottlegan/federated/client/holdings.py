@@ -6,10 +6,11 @@ from pathlib import Path
 
 from bottlegan.config import document
 from bottlegan.data.lab import read_lab
+from bottlegan.data.labels import Labeled, read_labeled
 from bottlegan.data.patches import list_patches
 from bottlegan.errors import MissingError
 from bottlegan.imaging.files import Levels
-from bottlegan.training.segmentation import Labeled
+from bottlegan.task import Task
 
 LAB_FILE = "lab.toml"
 
@@ -21,9 +22,13 @@ class LabConfig:
     images: tuple[Path, ...]
     """Image files, folders or slides, for the lab's style and FixMatch; at most 32 images of them are read."""
     labeled: Path | None = None
-    """Folder of patches to train on, with their masks beside them."""
+    """Folder of patches to train on: with masks beside them, or in a folder a class, or with a labels.csv."""
     test: Path | None = None
-    """Folder of patches to score on, with their masks beside them."""
+    """Folder of patches to score on, likewise."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes, by their id, if the lab wants to be sure that the federation's are the same."""
+    factories: tuple[str, ...] = ()
+    """Networks that are not ours, but may be built here: `package.module:function`. They are code that runs here."""
     reference: Path | None = None
     """Folder with the public reference set, which upload = "generators" needs."""
     state: Path = Path("state")
@@ -36,21 +41,27 @@ class Holdings:
 
     images: Callable[[], Sequence[Levels]]
     """Images of the lab, labeled or not."""
-    labeled: Callable[[], Sequence[Labeled]]
+    labeled: Callable[[Task], Sequence[Labeled]]
     """To train on."""
-    test: Callable[[], Sequence[Labeled]]
+    test: Callable[[Task], Sequence[Labeled]]
     """To score on."""
     reference_set: Callable[[], Sequence[Levels] | None]
     """The public reference set, if the lab has got it."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes that the labels are of, if the lab says so."""
+    factories: tuple[str, ...] = ()
+    """Networks that may be built here, besides our own."""
 
 
 def open_holdings(config: LabConfig, folder: Path) -> Holdings:
     """Return what the lab has whose configuration has paths relative to `folder`."""
     return Holdings(
         images=lambda: read_lab([folder / source for source in config.images]),
-        labeled=lambda: read_labeled(folder, config.labeled),
-        test=lambda: read_labeled(folder, config.test),
+        labeled=lambda task: [] if config.labeled is None else read_labeled(folder / config.labeled, task),
+        test=lambda task: [] if config.test is None else read_labeled(folder / config.test, task),
         reference_set=lambda: read_reference_set(folder, config.reference),
+        classes=config.classes,
+        factories=config.factories,
     )
 
 
@@ -61,14 +72,7 @@ def hold(
     reference_set: Sequence[Levels] | None = None,
 ) -> Holdings:
     """Return what a lab has whose images are in memory."""
-    return Holdings(lambda: images, lambda: labeled, lambda: test, lambda: reference_set)
-
-
-def read_labeled(folder: Path, below: Path | None) -> list[Labeled]:
-    """Return the patches in a sub-folder and their masks; without one, none."""
-    if below is None:
-        return []
-    return [Labeled(patch.read_image(), patch.read_mask()) for patch in list_patches(folder / below)]
+    return Holdings(lambda: images, lambda _: labeled, lambda _: test, lambda: reference_set)
 
 
 def read_reference_set(folder: Path, below: Path | None) -> list[Levels] | None:

@@ -8,29 +8,12 @@ from pathlib import Path
 
 from safetensors import safe_open
 from safetensors.torch import save_file
-from torch import Tensor, nn
+from torch import Tensor
 
 from bottlegan.files import replacing
 
 Layers = dict[str, Tensor]
 ROUND = "round"
-NORMALIZATION = (
-    nn.BatchNorm1d,
-    nn.BatchNorm2d,
-    nn.BatchNorm3d,
-    nn.SyncBatchNorm,
-    nn.InstanceNorm1d,
-    nn.InstanceNorm2d,
-    nn.InstanceNorm3d,
-    nn.GroupNorm,
-    nn.LayerNorm,
-)
-
-
-def list_own(network: nn.Module) -> frozenset[str]:
-    """Return the names of all tensors of a network's normalization layers, which FedBN keeps local."""
-    layers = {name: part for name, part in network.named_modules() if isinstance(part, NORMALIZATION)}
-    return frozenset(f"{name}.{tensor}" for name, part in layers.items() for tensor in part.state_dict())
 
 
 class OwnLayers:

@@ -25,7 +25,7 @@ from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.imaging.files import Levels
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.training.segmentation import Vary
+from bottlegan.training.task import Vary
 
 
 def keep(image: Levels) -> Levels:

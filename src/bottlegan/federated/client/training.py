@@ -5,16 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from torch import Tensor, nn
+from torch import Tensor
 
+from bottlegan.data.labels import Labeled
 from bottlegan.errors import InputError
 from bottlegan.federated.client.staining import Staining
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, build_network
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
 from bottlegan.imaging.files import Levels
+from bottlegan.models.networks import Built, exchanged
 from bottlegan.seeding import numpy_stream
 from bottlegan.training.adam import Adam
 from bottlegan.training.fixmatch import unlabeled_loss
-from bottlegan.training.segmentation import Labeled, labeled_loss, proximal_term, score
+from bottlegan.training.task import labeled_loss, proximal_term, score
 
 
 @dataclass
@@ -30,9 +32,9 @@ class Lab:
     def __post_init__(self) -> None:
         """Normalize once what would else be normalized in every batch."""
         prepare, present = self.staining.prepare, self.staining.present
-        self.labeled = [Labeled(prepare(each.image), each.mask) for each in self.labeled]
+        self.labeled = [Labeled(prepare(each.image), each.truth) for each in self.labeled]
         self.unlabeled = [prepare(image) for image in self.unlabeled]
-        self.test = [Labeled(present(each.image), each.mask) for each in self.test]
+        self.test = [Labeled(present(each.image), each.truth) for each in self.test]
 
 
 @dataclass(frozen=True)
@@ -49,30 +51,24 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
 
     The optimizer is made anew, so that its state reaches neither another lab nor the next round.
     """
-    network = load_network(weights, config).train()
+    built = load_network(weights, config)
+    network = built.network.train()
     start = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
     optimizer = Adam(network.parameters(), learning_rate(config, round_number))
     random = numpy_stream(seed, "round", round_number, lab.name)
     losses = []
     for _ in range(config.training.steps):
         optimizer.zero_grad()
-        loss = round_loss(lab, network, config, random)
+        loss = round_loss(lab, built, config, random)
         losses.append(loss.item())
         if config.proximal:
             loss = loss + config.proximal / 2 * proximal_term(network, start)
         loss.backward()
         optimizer.step()
-    return Trained(dict(network.state_dict()), sum(losses) / len(losses))
+    return Trained(exchanged(network), sum(losses) / len(losses))
 
 
-def load_network(weights: Weights, config: Phase2Config) -> nn.Module:
-    """Return a network with the given weights."""
-    network = build_network(config)
-    network.load_state_dict(weights, strict=True)
-    return network
-
-
-def round_loss(lab: Lab, network: nn.Module, config: Phase2Config, random: np.random.Generator) -> Tensor:
+def round_loss(lab: Lab, network: Built, config: Phase2Config, random: np.random.Generator) -> Tensor:
     """Return the loss of one step: of labeled crops or, at a lab without labels, of FixMatch."""
     vary = lab.staining.vary
     if lab.labeled:
@@ -90,4 +86,4 @@ def learning_rate(config: Phase2Config, round_number: int) -> float:
 
 def score_lab(lab: Lab, weights: Weights, config: Phase2Config, temperature: float = 1.0) -> Tensor:
     """Return the tally (`metrics.tally`) of the given weights on the lab's test images; nothing else leaves the lab."""
-    return score(load_network(weights, config), lab.test, temperature)
+    return score(load_network(weights, config), lab.test, config.task, temperature)

@@ -17,7 +17,7 @@ from bottlegan.data.patches import MASK_ENDING
 from bottlegan.errors import InputError
 from bottlegan.federated.deploy.certificates import make_authority, make_server, write_authority, write_node_key
 from bottlegan.federated.flower.server_app import ServerConfig
-from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs, to_tables
 from bottlegan.federated.server.folder import OWN_PRIOR
 from bottlegan.files import make_folder, write_text
 from bottlegan.models.weights import read_weights
@@ -97,7 +97,7 @@ def describe_app(config: FederationConfig, server: ServerConfig) -> dict[str, An
                 "app": {
                     "publisher": "bottlegan",
                     "components": components,
-                    "config": to_values(config) | {"server": to_values(server)},
+                    "config": to_tables(config) | {"server": to_values(server)},
                 }
             }
         },

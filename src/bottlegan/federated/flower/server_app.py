@@ -16,6 +16,7 @@ from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.protocol.exchange import Scalar
+from bottlegan.federated.protocol.phase2 import draw_network
 from bottlegan.federated.server.config import unflatten
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import LOG, holds_run, logging_to
@@ -72,6 +73,7 @@ def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: Server
             f"server.clients is {server.clients}, but {config.rounds.least} must reply in each round; "
             "raise server.clients, or lower rounds.least"
         )
+    draw_network(config.phase2, config.seed)  # what cannot be built is told before anybody is waited for
     patches = list_patches(Path(server.reference)) if server.reference else []
     with logging_to(folder):
         found = exchange.wait(server.clients, server.wait)

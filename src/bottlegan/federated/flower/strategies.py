@@ -33,9 +33,12 @@ class _Received:
 class Aggregator:
     """One of Flower's strategies, fed with validated replies only."""
 
-    def __init__(self, config: StrategyConfig) -> None:
-        """Build the strategy."""
-        self.config = config
+    def __init__(self, config: StrategyConfig, averaged: frozenset[str] = frozenset()) -> None:
+        """Build the strategy; `averaged` are tensors that no gradient changes, for which nothing but the mean will do.
+
+        Such are the statistics of batch norm: a server's momentum would drive variances below zero.
+        """
+        self.config, self.averaged = config, averaged
         self._form: Weights = {}
         """Tensors of the names and shapes that the server optimizer's state is of."""
         match config.name:
@@ -53,6 +56,19 @@ class Aggregator:
         self, round_number: int, start: Weights, replies: Mapping[str, Weights], examples: Mapping[str, float]
     ) -> Weights:
         """Return new global weights, of the names, shapes and types of `start`."""
+        shares = {name: 1.0 if self.config.uniform else float(examples[name]) for name in sorted(replies)}
+        learned = {key: tensor for key, tensor in start.items() if key not in self.averaged}
+        found = self._aggregate(round_number, learned, replies, shares)
+        total = sum(shares.values())
+        for key in start.keys() - learned.keys():
+            mean = torch.stack([replies[name][key].double() * share for name, share in shares.items()]).sum(0) / total
+            found[key] = mean.to(start[key].dtype)
+        return {key: found[key] for key in start}
+
+    def _aggregate(
+        self, round_number: int, start: Weights, replies: Mapping[str, Weights], shares: Mapping[str, float]
+    ) -> Weights:
+        """Return what the strategy makes of the replies, each with its share."""
         # In one order, because sums of floats depend on it. As one array, because Flower takes longer to write and read
         # many small ones than to average them; what it does to one number does not depend on the others.
         received = [
@@ -60,11 +76,11 @@ class Aggregator:
                 RecordDict(
                     {
                         "arrays": ArrayRecord({ALL: Array(_join(replies[name], start))}),
-                        "metrics": MetricRecord({EXAMPLES: 1.0 if self.config.uniform else float(examples[name])}),
+                        "metrics": MetricRecord({EXAMPLES: share}),
                     }
                 )
             )
-            for name in sorted(replies)
+            for name, share in shares.items()
         ]
         self._begin_at(_join(start, start))
         with _quiet_flower():
@@ -96,8 +112,9 @@ class Aggregator:
 
     def restore(self, state: Weights, names: list[str]) -> None:
         """Bring the server optimizer to where `state` was taken."""
+        learned = [name for name in names if name not in self.averaged]
         parts = {
-            label: {name: state[f"{label}.{name}"] for name in names}
+            label: {name: state[f"{label}.{name}"] for name in learned}
             for label in dict.fromkeys(key.split(".")[0] for key in state)
         }
         self._form = next(iter(parts.values()), {})

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from bottlegan.errors import BottleGANError
+from bottlegan.errors import BottleGANError, InputError
 from bottlegan.onboarding.verdict import Verdict
 
 Kind = Literal["join", "contribute", "styles", "train", "evaluate"]
@@ -15,6 +15,14 @@ Scalar = bool | int | float | str
 LABELED, UNLABELED, TEST, VERDICT, LOSS = "labeled", "unlabeled", "test", "verdict", "loss"
 """Numbers in a reply: how many images there are of each kind, which of VERDICTS is that on a lab's style, its loss."""
 VERDICTS = tuple(Verdict)
+CLASS = "class/"
+"""Begins the names of numbers that say how many labeled pixels or patches a lab has of each class, by its id."""
+REFUSES = "it refuses:"
+"""Begins the reason of a client that cannot take part in what the server wants, whatever happens."""
+
+
+class RefusalError(InputError):
+    """Why a lab does not take part. The text is told to the server, so it holds nothing of the lab's own."""
 
 
 @dataclass(frozen=True)

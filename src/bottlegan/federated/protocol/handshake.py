@@ -14,8 +14,9 @@ from torch import Tensor
 from bottlegan import __version__
 from bottlegan.config import document, parse, to_values
 from bottlegan.errors import FederationError
-from bottlegan.federated.protocol.phase2 import Phase2Config, build_network
+from bottlegan.federated.protocol.phase2 import Phase2Config, draw_network
 from bottlegan.federated.protocol.validation import printable
+from bottlegan.models.networks import exchanged
 
 PROTOCOL = 2
 """Goes up when requests or replies change."""
@@ -58,7 +59,7 @@ def digest_file(path: Path) -> str:
 
 def digest_network(config: Phase2Config) -> str:
     """Return the SHA-256 of what the network that settings make consists of; its weights do not matter."""
-    tensors = build_network(config).state_dict()
+    tensors = exchanged(draw_network(config, 0).network)
     form = sorted((name, list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())
     return hashlib.sha256(json.dumps(form).encode()).hexdigest()
 

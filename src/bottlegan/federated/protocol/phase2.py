@@ -1,18 +1,19 @@
 """Phase 2, what both sides know: its settings, the network that is trained, and who trains on how much."""
 
 import math
-from typing import Literal
 
-from torch import Tensor, nn
+import torch
+from torch import Tensor
 
 from bottlegan.config import document
 from bottlegan.errors import ConfigError
-from bottlegan.models.segmenter import Segmenter, SegmenterConfig, build_segmenter
+from bottlegan.models.network_file import Mode
+from bottlegan.models.networks import Built, NetworkConfig, build_network, exchanged, load_weights
 from bottlegan.seeding import torch_stream
+from bottlegan.task import Task
 from bottlegan.training.fixmatch import FixMatchConfig
-from bottlegan.training.segmentation import SegmentationConfig
+from bottlegan.training.task import TrainingConfig
 
-Mode = Literal["plain", "normalize", "restain"]
 Weights = dict[str, Tensor]
 
 TALLY = "tally"
@@ -32,8 +33,9 @@ class Phase2Config:
     """FedProx: weight of the distance to the weights of the round's start, times one half."""
     local_normalization: bool = False
     """FedBN: each lab keeps its own normalization layers."""
-    segmenter: SegmenterConfig = SegmenterConfig()
-    training: SegmentationConfig = SegmentationConfig()
+    network: NetworkConfig = NetworkConfig()
+    task: Task = Task()
+    training: TrainingConfig = TrainingConfig()
     fixmatch: FixMatchConfig = FixMatchConfig()
 
     def __post_init__(self) -> None:
@@ -49,14 +51,24 @@ class Phase2Config:
         return 1.0 if self.mode == "restain" else 0.0
 
 
-def build_network(config: Phase2Config) -> nn.Module:
-    """Return the network that is trained, to be filled with weights."""
-    return Segmenter(config.segmenter)
+def draw_network(config: Phase2Config, seed: int) -> Built:
+    """Return the network that round 1 begins with, tried: what cannot be trained is refused here."""
+    return build_network(config.network, config.task, torch_stream(seed, "segmenter"), crop=config.training.crop)
 
 
 def initial_weights(config: Phase2Config, seed: int) -> Weights:
     """Return the weights that round 1 begins with."""
-    return dict(build_segmenter(config.segmenter, torch_stream(seed, "segmenter")).state_dict())
+    return exchanged(draw_network(config, seed).network)
+
+
+def load_network(weights: Weights, config: Phase2Config) -> Built:
+    """Return the network with the given weights; it may take no more memory than these do."""
+    budget = sum(tensor.numel() for tensor in weights.values())
+    built = build_network(
+        config.network, config.task, torch.Generator(), crop=config.training.crop, budget=budget, tried=False
+    )
+    load_weights(built.network, weights)
+    return built
 
 
 def count_examples(config: Phase2Config, labeled: int, unlabeled: int, round_number: int) -> int:

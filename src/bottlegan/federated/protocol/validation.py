@@ -7,7 +7,8 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from bottlegan.metrics.tally import SIZE
+from bottlegan.metrics.tally import Layout
+from bottlegan.metrics.tally import find_bad_tally as find_bad_counts
 
 Weights = Mapping[str, Tensor]
 
@@ -39,17 +40,15 @@ def find_bad_number(numbers: Mapping[str, float], wanted: frozenset[str]) -> str
     return f"number {bad[0]} is {numbers[bad[0]]}" if bad else None
 
 
-def find_bad_tally(arrays: Weights, name: str) -> str | None:
+def find_bad_tally(arrays: Weights, name: str, layout: Layout) -> str | None:
     """Return what is wrong with a reply whose only tensor, called `name`, should hold what a client has counted."""
-    if fault := find_fault(arrays, {name: (SIZE,)}, torch.float64):
-        return fault
-    counted = arrays[name]
-    intersection, union, _, pixels = counted[:4].tolist()
-    # Of as many pixels, each is in a bin of its confidence: sums of bins that are none would be no number.
-    binned = float(counted[-(SIZE - 4) // 3 :].sum())
-    if bool((counted < 0).any()) or not intersection <= union <= pixels or binned != pixels:
-        return f"tensor {name} holds counts that no images give"
-    return None
+    return find_fault(arrays, {name: (layout.size,)}, torch.float64) or find_bad_counts(arrays[name], layout)
+
+
+def find_negative(arrays: Weights) -> str | None:
+    """Return the first variance of batch norm that is below zero, which no batch has."""
+    bad = [name for name, tensor in arrays.items() if name.endswith("running_var") and bool((tensor < 0).any())]
+    return f"tensor {bad[0]} holds a variance below zero" if bad else None
 
 
 def find_oversized(replies: Mapping[str, Weights], start: Weights, bound: float) -> dict[str, str]:

@@ -51,7 +51,8 @@ def load_rounds(path: Path, config: FederationConfig, state: "State") -> None:
     weights = _below("weights", saved)
     server = _below("server", saved)
     labels = {name.split(".")[0] for name in server}
-    faults = [find_fault(part, shapes) for part in (weights, *(_below(label, server) for label in labels))]
+    learned = {name: shape for name, shape in shapes.items() if name not in state.aggregator.averaged}
+    faults = [find_fault(weights, shapes), *(find_fault(_below(label, server), learned) for label in labels)]
     if any(faults) or labels not in ({"momentum"}, {"m", "v"}, set()):
         raise InputError(f"{path}: {next(filter(None, faults), 'holds another optimizer')}; {remedy}")
     names = list(state.weights)

@@ -1,6 +1,8 @@
 """A federation's settings: all that decides what comes of it, besides the clients."""
 
+import json
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
 from bottlegan.config import document, parse, to_values
@@ -58,9 +60,11 @@ class RoundsConfig:
 
 @document
 class FederationConfig:
-    """A federation. Every leaf is a text, number or switch."""
+    """A federation. Every leaf is a text, number, switch, or a list of these."""
 
     seed: int = 0
+    start: Path | None = None
+    """Weights to begin with, a safetensors file: a network of the same factory, which may have had other classes."""
     upload_deadline: float = 3600.0
     """Seconds that clients have to find their style, in phase 1."""
     phase1: Phase1Config = Phase1Config()
@@ -86,8 +90,13 @@ def check_enough_labs(config: FederationConfig, labs: int) -> None:
 
 
 def flatten(config: FederationConfig) -> dict[str, Scalar]:
-    """Return a configuration as Flower's run configuration holds it: no tables, but dots in the keys."""
-    return dict(_flatten(to_values(config), ""))
+    """Return a configuration as Flower's run configuration holds it: dots for tables, and lists as JSON."""
+    return dict(_flatten(to_tables(config), ""))
+
+
+def to_tables(config: FederationConfig) -> dict[str, Any]:
+    """Return a configuration as the tables of a Flower app, which may hold no lists: they become JSON."""
+    return _write_lists(to_values(config))
 
 
 def unflatten(values: Mapping[str, Scalar]) -> FederationConfig:
@@ -100,8 +109,21 @@ def unflatten(values: Mapping[str, Scalar]) -> FederationConfig:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"run configuration: `{key}` is below `{name}`, which is no table")
-        table[last] = value
+        table[last] = _read_list(value) if isinstance(value, str) and value.startswith("[") else value
     return parse(FederationConfig, nested, "run configuration")
+
+
+def _write_lists(values: Any) -> Any:
+    if isinstance(values, dict):
+        return {key: _write_lists(value) for key, value in values.items()}
+    return json.dumps(values) if isinstance(values, list) else values
+
+
+def _read_list(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def _flatten(values: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Scalar]]:

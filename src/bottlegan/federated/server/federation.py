@@ -21,7 +21,7 @@ from bottlegan.federated.server.folder import (
 from bottlegan.federated.server.members import Members, read_members, write_members
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.phase2 import run_phase2
-from bottlegan.federated.server.rounds import State
+from bottlegan.federated.server.rounds import State, begin
 from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.files import make_folder, replacing, write_text
@@ -54,6 +54,7 @@ def run_federation(
     """
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
+    begin(config)  # a network that cannot be built is told before anybody is asked for anything
     keep_prior(folder, prior)
     keep_config(folder, config)
     with logging_to(folder, progress) as told:

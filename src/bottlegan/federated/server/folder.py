@@ -8,7 +8,7 @@
 | prior.safetensors | the model that styles are fitted to, if it is not the one that is shipped |
 | uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
 | checkpoint.safetensors, history.json | phase 2: the last round, and what happened in each so far |
-| segmenter.safetensors, scores.txt | the result |
+| network.safetensors, scores.txt | the result |
 """
 
 from collections.abc import Iterable, Iterator
@@ -24,7 +24,7 @@ CONFIG, LOG, MEMBERS = "federation.json", "federation.jsonl", "clients.json"
 UPLOADS, STYLES = "uploads", "styles.safetensors"
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
 OWN_PRIOR = "prior.safetensors"
-SEGMENTER, SCORES = "segmenter.safetensors", "scores.txt"
+NETWORK, SCORES = "network.safetensors", "scores.txt"
 BEGUN, FINISHED, FAILED = "begun", "finished", "failed"
 """Events of a whole run."""
 

@@ -21,6 +21,8 @@ class RoundRecord:
     """IOU, ECE and NLL over all clients' test images, where the round was scored."""
     each: dict[str, dict[str, float]]
     """The same, client by client."""
+    temperature: float | None = None
+    """What logits would have to be divided by for honest probabilities on all these images."""
     unscored: dict[str, str] = field(default_factory=dict)
     """Clients that were asked for their scores, but could not be counted, and why."""
 

@@ -14,6 +14,8 @@ class Member:
     labeled: int
     unlabeled: int
     test: int
+    classes: tuple[int, ...] = ()
+    """How many labeled pixels or patches it has of each class."""
     verdict: str = ""
     """On its style, once it has uploaded it."""
     styles: str = ""

@@ -1,72 +1,64 @@
-"""What comes of a federation: the segmentation network as a file, and its scores as a table."""
+"""What comes of a federation: what its network's file says, and the scores as a table."""
 
-import json
+from collections.abc import Mapping
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from bottlegan import __version__
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.folder import STYLES
+from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.models.network_file import NetworkDocument, digest_model
+from bottlegan.models.weights import read_weights
 
-from bottlegan.config import document, parse, to_values
-from bottlegan.errors import ModelFileError
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
-from bottlegan.federated.protocol.validation import find_fault, printable
-from bottlegan.federated.server.history import History
-from bottlegan.files import replacing
-from bottlegan.models.segmenter import Segmenter
-
-KEY = "segmenter"
-LARGEST_WIDTH = 4096
-"""More than any network of ours has, and less than would exhaust a machine before its tensors are compared."""
+HEADS = {"iou": "IOU", "dice": "Dice", "accuracy": "accuracy", "balanced_accuracy": "balanced", "auroc": "AUROC"}
+"""Of the scores of a table, in this order; the last two are `ece` and `nll`."""
 
 
-@document
-class SegmenterDocument:
-    """What a segmenter's file says of it."""
+def describe_network(config: FederationConfig, folder: Path, history: History) -> NetworkDocument:
+    """Return what the file of the network says that the federation in `folder` has trained."""
+    scored = find_scored(history)
+    phase2 = config.phase2
+    return NetworkDocument(
+        task=phase2.task,
+        network=phase2.network,
+        crop=phase2.training.crop,
+        mode=phase2.mode,
+        model=digest_model(read_weights(folder / STYLES)) if phase2.mode == "normalize" else "",
+        temperature=1.0 if scored is None else scored.temperature or 1.0,
+        scores={} if scored is None else scored.scores,
+        weights="0" * 64,
+        record={
+            "software": f"bottlegan {__version__}",
+            "rounds": len(history.rounds),
+            "labs": len({name for each in history.rounds for name in each.trained}),
+            "seed": config.seed,
+        },
+    )
 
-    config: Phase2Config
-    """How it was trained; in mode normalize it wants images in the reference stain."""
-    scores: dict[str, float]
-    """IOU, ECE and NLL over all clients' test images, where the last round was scored."""
 
-
-def save_segmenter(path: Path, weights: Weights, config: Phase2Config, history: History) -> None:
-    """Write the network to `path`, whole or not at all, with its configuration and last scores."""
-    said = SegmenterDocument(config=config, scores=history.rounds[-1].scores if history.rounds else {})
-    text = json.dumps(to_values(said), sort_keys=True, allow_nan=False)
-    tensors = {name: tensor.detach().contiguous() for name, tensor in weights.items()}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={KEY: text})
-
-
-def load_segmenter(path: Path) -> tuple[Segmenter, SegmenterDocument]:
-    """Read a network, in evaluation mode, and what its file says of it; all of it is checked."""
-    remedy = "give one that a federation wrote"
-    try:
-        with safe_open(path, framework="pt") as file:
-            values = json.loads((file.metadata() or {}).get(KEY, "null"))
-            weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
-    except (SafetensorError, ValueError, OSError) as error:
-        raise ModelFileError(f"{path}: is not a segmenter ({printable(str(error))}); {remedy}") from None
-    if not isinstance(values, dict):
-        raise ModelFileError(f"{path}: is not a segmenter; {remedy}")
-    said = parse(SegmenterDocument, values, str(path))
-    if said.config.segmenter.width > LARGEST_WIDTH:
-        raise ModelFileError(f"{path}: a segmenter may be {LARGEST_WIDTH} wide, not {said.config.segmenter.width}")
-    network = Segmenter(said.config.segmenter)
-    fault = find_fault(weights, {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()})
-    if fault is not None:
-        raise ModelFileError(f"{path}: {fault}; {remedy}")
-    network.load_state_dict(weights, strict=True)
-    return network.eval(), said
+def find_scored(history: History) -> RoundRecord | None:
+    """Return the last round that was scored, if one was."""
+    return next((record for record in reversed(history.rounds) if record.scores), None)
 
 
 def format_scores(history: History) -> str:
-    """Return the last scores as text, client by client, and those of all pixels together."""
-    scored = next((record for record in reversed(history.rounds) if record.scores), None)
+    """Return the last scores as text, client by client, those of all images together, and those of each class."""
+    scored = find_scored(history)
     if scored is None:
         return "No client has test images, so nothing was scored.\n"
+    keys = [key for key in (*HEADS, "ece", "nll") if key in scored.scores]
     rows = [*sorted(scored.each.items()), ("all", scored.scores)]
     wide = max(len("client"), *(len(name) for name, _ in rows))
-    lines = [f"After round {scored.number}:", "", f"{'client':<{wide}}    IOU    ECE    NLL"]
-    lines += [f"{name:<{wide}}  {each['iou']:.3f}  {each['ece']:.3f}  {each['nll']:.3f}" for name, each in rows]
+    heads = [HEADS.get(key, key.upper()) for key in keys]
+    lines = [f"After round {scored.number}:", "", "  ".join([f"{'client':<{wide}}", *(f"{head:>5}" for head in heads)])]
+    lines += ["  ".join([f"{name:<{wide}}", *_cells(each, keys, heads)]) for name, each in rows]
+    of_classes = {key: value for key, value in scored.scores.items() if "/" in key}
+    if of_classes:
+        lines += ["", *(f"{' of '.join(key.split('/', 1)):<40}  {value:.3f}" for key, value in of_classes.items())]
     return "\n".join(lines) + "\n"
+
+
+def _cells(scores: Mapping[str, float], keys: list[str], heads: list[str]) -> list[str]:
+    """Return a row's numbers; some labs have no score of some kind, such as an AUROC where they have one class only."""
+    wide = [max(5, len(head)) for head in heads]
+    return [f"{scores[key]:{w}.3f}" if key in scores else f"{'-':>{w}}" for key, w in zip(keys, wide, strict=True)]

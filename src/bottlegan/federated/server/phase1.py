@@ -14,9 +14,11 @@ import torch
 from torch import Tensor
 
 from bottlegan.config import to_values
-from bottlegan.errors import InputError
+from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.protocol.exchange import (
+    CLASS,
     LABELED,
+    REFUSES,
     TEST,
     UNLABELED,
     VERDICT,
@@ -77,6 +79,7 @@ def run_phase1(
     roster = roster or Roster(folder, progress)
     present = roster.wait(exchange, config.rounds)
     join(exchange, config, roster, roster.list_strangers(present))
+    check_joined(config, roster, present)
     if config.phase2.mode != "plain":
         known = set(UploadStore(folder / UPLOADS).names())
         collect(exchange, config, roster, [name for name in roster.list_joined(present) if name not in known])
@@ -94,6 +97,7 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
     sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
     said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
     asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
+    classes = [f"{CLASS}{k}" for k in range(config.phase2.task.count)]
     joined = {}
     for name, reply in exchange.ask(asked, config.rounds.deadline).items():
         try:
@@ -102,14 +106,31 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
             numbers = found.numbers
             if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
                 raise InputError(fault)
-            if fault := find_bad_number(numbers, COUNTS):
+            if fault := find_bad_number(numbers, COUNTS.union(classes)):
                 raise InputError(fault)
         except (InputError, HandshakeError) as error:
             roster.leave_out(name, str(error))
         else:
             counts = {key: int(value) for key, value in numbers.items()}
-            joined[name] = Member(labeled=counts[LABELED], unlabeled=counts[UNLABELED], test=counts[TEST])
+            each = tuple(counts[key] for key in classes)
+            joined[name] = Member(labeled=counts[LABELED], unlabeled=counts[UNLABELED], test=counts[TEST], classes=each)
     roster.put(joined)
+
+
+def check_joined(config: FederationConfig, roster: Roster, present: Sequence[str]) -> None:
+    """Refuse a federation that labs do not join because of its settings, and classes that no lab has labels of."""
+    refusals = {name: reason for name, reason in roster.left_out.items() if reason.startswith(REFUSES)}
+    joined = roster.list_joined(present)
+    if refusals and len(joined) < config.rounds.least:
+        why = "; ".join(f"{name}: {reason}" for name, reason in list(refusals.items())[:4])
+        raise ConfigError(f"{len(joined)} of {len(present)} labs take part, {config.rounds.least} are needed ({why})")
+    labeled = [member for member in roster.members.clients.values() if member.labeled]
+    totals = [sum(counts) for counts in zip(*(member.classes for member in labeled), strict=True)]
+    missing = [name for name, total in zip(config.phase2.task.classes, totals, strict=False) if total == 0]
+    if missing and len(labeled) > 1:
+        raise ConfigError(
+            f"no lab has labels of the class {missing[0]}; give some, or remove it from phase2.task.classes"
+        )
 
 
 def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:

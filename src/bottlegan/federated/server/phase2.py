@@ -12,14 +12,15 @@ from bottlegan.errors import FederationError
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import CHECKPOINT, HISTORY, SCORES, SEGMENTER
+from bottlegan.federated.server.folder import CHECKPOINT, HISTORY, NETWORK, SCORES
 from bottlegan.federated.server.history import RoundRecord
-from bottlegan.federated.server.outcome import format_scores, save_segmenter
+from bottlegan.federated.server.outcome import describe_network, format_scores
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, begin, run_round
 from bottlegan.files import write_text
 from bottlegan.imaging.files import Levels
+from bottlegan.models.network_file import save_network
 from bottlegan.progress import Json, Progress, Silent
 
 
@@ -60,7 +61,7 @@ def run_phase2(
         save_rounds(folder / CHECKPOINT, config, state)
         write_text(folder / HISTORY, to_json(state.history))
         progress.event("round", **tell(record))
-    save_segmenter(folder / SEGMENTER, state.weights, config.phase2, state.history)
+    save_network(folder / NETWORK, state.weights, describe_network(config, folder, state.history))
     write_text(folder / SCORES, format_scores(state.history))
     return state
 

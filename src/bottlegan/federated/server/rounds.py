@@ -11,18 +11,22 @@ from bottlegan.config import to_values
 from bottlegan.errors import FederationError
 from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
-from bottlegan.federated.protocol.phase2 import TALLY, Weights, initial_weights
+from bottlegan.federated.protocol.phase2 import TALLY, Weights, draw_network
 from bottlegan.federated.protocol.validation import (
     find_bad_number,
     find_bad_tally,
     find_fault,
+    find_negative,
     find_oversized,
     limit_shares,
 )
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.history import History, RoundRecord
-from bottlegan.metrics.tally import compute_scores
+from bottlegan.metrics.tally import compute_scores, compute_temperature
+from bottlegan.models.network_file import read_start
+from bottlegan.models.networks import exchanged, list_statistics
 from bottlegan.seeding import numpy_stream
+from bottlegan.training.task import lay_out
 
 Examples = Mapping[str, int]
 """How many images each client trains on; 0 for those that only score. Others are not asked for anything."""
@@ -39,8 +43,12 @@ class State:
 
 
 def begin(config: FederationConfig) -> State:
-    """Return where a run begins."""
-    return State(0, initial_weights(config.phase2, config.seed), Aggregator(config.strategy), History())
+    """Return where a run begins: with new weights, or those of a file."""
+    network = draw_network(config.phase2, config.seed).network
+    weights = exchanged(network)
+    if config.start is not None:
+        weights, _ = read_start(config.start, weights)
+    return State(0, weights, Aggregator(config.strategy, list_statistics(network)), History())
 
 
 def run_round(
@@ -67,14 +75,17 @@ def run_round(
     unscored: dict[str, str] = {}
     if number % config.rounds.evaluate_every == 0 or number == config.phase2.rounds:
         tallies, unscored = score_clients(exchange, examples, config, state.weights, number)
+    layout, names = lay_out(config.phase2.task), config.phase2.task.classes
+    total = torch.stack(list(tallies.values())).sum(0) if tallies else torch.zeros(layout.size)
     return RoundRecord(
         number=number,
         trained=tuple(sorted(good)),
         left_out=left_out,
         loss={name: good[name].numbers[LOSS] for name in sorted(good)},
-        scores=compute_scores(torch.stack(list(tallies.values())).sum(0)) if tallies else {},
-        each={name: compute_scores(found) for name, found in tallies.items()},
+        scores=compute_scores(total, layout, names) if tallies else {},
+        each={name: compute_scores(found, layout, names) for name, found in tallies.items()},
         unscored=unscored,
+        temperature=compute_temperature(total, layout) if tallies else None,
     )
 
 
@@ -104,7 +115,7 @@ def sift(
     for name, reply in replies.items():
         if isinstance(reply, Absence):
             left_out[name] = reply.reason
-        elif fault := find_fault(reply.arrays, shapes) or find_bad_number(reply.numbers, frozenset((LOSS,))):
+        elif fault := find_bad_training(reply, shapes):
             left_out[name] = fault
         else:
             good[name] = reply
@@ -112,6 +123,12 @@ def sift(
         left_out[name] = reason
         del good[name]
     return good, left_out
+
+
+def find_bad_training(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
+    """Return what is wrong with the reply of a client that has trained."""
+    fault = find_fault(reply.arrays, shapes) or find_negative(reply.arrays)
+    return fault or find_bad_number(reply.numbers, frozenset((LOSS,)))
 
 
 def score_clients(
@@ -127,7 +144,7 @@ def score_clients(
     for name, reply in sorted(replies.items()):
         if isinstance(reply, Absence):
             unscored[name] = reply.reason
-        elif fault := find_bad_tally(reply.arrays, TALLY):
+        elif fault := find_bad_tally(reply.arrays, TALLY, lay_out(config.phase2.task)):
             unscored[name] = fault
         elif reply.arrays[TALLY].any():
             tallies[name] = reply.arrays[TALLY]

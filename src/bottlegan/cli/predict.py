@@ -1,0 +1,164 @@
+"""`bottlegan predict`: a trained network on images, folders and slides."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottlegan.cli.options import ModelOption, check_paths
+from bottlegan.cli.progress import TerminalProgress
+from bottlegan.cli.slides import SLIDES, shows_images, shows_slides
+from bottlegan.errors import InputError
+
+if TYPE_CHECKING:
+    from bottlegan.normalize.choice import MakeMap
+    from bottlegan.predict.predictor import Predictor
+    from bottlegan.predict.slides import SlideChoice, SlidePrediction
+
+
+def predict(
+    network: Annotated[Path, typer.Argument(help="Network that a federation wrote.", show_default=False)],
+    source: Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)],
+    target: Annotated[
+        Path, typer.Argument(help="Mask (.png) of an image, map (.tiff) of a slide, or folder.", show_default=False)
+    ],
+    model: ModelOption = None,
+    style: Annotated[
+        str | None, typer.Option(help="The style of the images, if the model knows it; else it is fitted to them.")
+    ] = None,
+    probabilities: Annotated[
+        bool, typer.Option("--probabilities", help="Also write a map of each class's probability.")
+    ] = False,
+    level: Annotated[
+        int | None,
+        typer.Option(
+            help="Level of the slide to read as it is.",
+            show_default="the resolution that the network was trained at",
+            min=0,
+            rich_help_panel=SLIDES,
+        ),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A network that is not ours is built by code: allow its factory, if you trust it.",
+            metavar="PACKAGE.MODULE:FUNCTION",
+            show_default=False,
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Predict even if the style is refused.")] = False,
+    seed: Annotated[
+        int | None, typer.Option(help="Decides which tiles of a slide a style is fitted to.", show_default="0")
+    ] = None,
+) -> None:
+    """Say which class each pixel, or each patch, belongs to. What the network needs to see is done by itself.
+
+    Images become masks whose values are class ids, and a table of areas; slides a pyramid of class ids, outlines that
+    QuPath opens (.geojson) and a table (.csv). A folder of images is taken to be of one lab; each slide has its own
+    style.
+
+    Example: bottlegan predict run/network.safetensors slide.svs epithelium.tiff
+    """
+    check_paths(network, source, model)
+    slides = shows_slides(source)
+    if level is not None and not slides and source.is_dir():
+        raise InputError(f"{source}: holds no slide; leave out --level")
+    if style is not None and force:
+        raise InputError("--force is about fitting a style; leave it out, or --style")
+    from bottlegan.predict.predictor import Predictor
+
+    predictor = Predictor.load(network, model=model, style=style, allowed=allow or ())
+    if (force or seed is not None) and not predictor.normalizes:
+        raise InputError(f"{network}: takes images as they are; leave out --force and --seed, no style is fitted")
+    make_map = choose_map(predictor, style, seed or 0, force)
+    if not slides and level is None:
+        _predict_images(predictor, source, target, make_map, probabilities)
+        return
+    from bottlegan.predict.slides import SlideChoice
+
+    choice = SlideChoice(level, probabilities)
+    if source.is_dir():
+        _predict_folder(predictor, source, target, make_map, choice)
+    else:
+        _tell(_predict_slide(predictor, source, target, make_map, choice), target, source)
+
+
+def choose_map(predictor: "Predictor", style: str | None, seed: int, force: bool) -> "MakeMap | None":
+    """Return what finds the map of the input's colors; nothing for a network that takes images as they are."""
+    if not predictor.normalizes:
+        return None
+    from bottlegan.normalize.choice import MapChoice
+
+    return MapChoice(predictor.model, style, seed=seed, force=force).prepare()
+
+
+def _predict_images(
+    predictor: "Predictor", source: Path, target: Path, make_map: "MakeMap | None", probabilities: bool
+) -> None:
+    from bottlegan.predict.images import check_output, predict_images
+
+    check_output(predictor, source, target)
+    if make_map is not None:
+        color_map = make_map(source)
+        predictor = predictor.using(color_map.convert)
+        if "verdict" in color_map.note:
+            typer.echo(f"{source}: {color_map.note['verdict']}: {color_map.note['reason']}", err=True)
+    done = predict_images(predictor, source, target, probabilities=probabilities, progress=TerminalProgress())
+    total: dict[str, int] = {}
+    for counts in done.counts.values():
+        total = {name: total.get(name, 0) + count for name, count in counts.items()}
+    what = "pixels" if predictor.task.kind == "segmentation" else "images"
+    typer.echo(f"{len(done.counts)} images; {_share(total)} of the {what}.")
+    typer.echo(f"Wrote {target}." if not source.is_dir() else f"Wrote {len(done.files)} files to {target}.")
+
+
+def _predict_slide(
+    predictor: "Predictor", source: Path, target: Path, make_map: "MakeMap | None", choice: "SlideChoice"
+) -> "SlidePrediction":
+    from bottlegan.predict.patches import predict_patches
+    from bottlegan.predict.slides import predict_slide
+
+    work = predict_slide if predictor.task.kind == "segmentation" else predict_patches
+    return work(predictor, source, target, make_map=make_map, choice=choice, progress=TerminalProgress())
+
+
+def _predict_folder(
+    predictor: "Predictor", source: Path, target: Path, make_map: "MakeMap | None", choice: "SlideChoice"
+) -> None:
+    """Predict each slide of a folder; those that cannot be are named, and the others are written."""
+    from bottlegan.files import make_folder
+    from bottlegan.slides.reader import list_slides
+
+    if shows_images(source):
+        raise InputError(f"{source}: holds slides and images; give a folder of either")
+    make_folder(target)
+    slides, failed = list_slides(source), 0
+    for slide in slides:
+        try:
+            done = _predict_slide(predictor, slide, target / f"{slide.stem}.tiff", make_map, choice)
+        except InputError as error:
+            failed += 1
+            typer.echo(" ".join(str(error).split()), err=True)
+        else:
+            _tell(done, target / f"{slide.stem}.tiff", slide)
+    typer.echo(f"{len(slides) - failed} of {len(slides)} slides are in {target}.")
+    if failed:
+        raise typer.Exit(2)
+
+
+def _tell(done: "SlidePrediction", target: Path, source: Path) -> None:
+    if "verdict" in done.note:
+        typer.echo(f"{source}: {done.note['verdict']}: {done.note['reason']}", err=True)
+    for part in done.broken:
+        typer.echo(f"taken for glass: {part.error}", err=True)
+    speed = done.megapixels / done.seconds
+    beside = ", ".join(file.name for file in done.files[1:])
+    took = f"{done.megapixels:.1f} MP in {done.seconds:.1f} s, {speed:.1f} MP/s"
+    typer.echo(f"Wrote {target}: {_share(done.counts)}; {took}.")
+    typer.echo(f"Beside it: {beside}.")
+
+
+def _share(counts: Mapping[str, int]) -> str:
+    total = max(1, sum(counts.values()))
+    return ", ".join(f"{name} {count / total:.1%}" for name, count in counts.items())

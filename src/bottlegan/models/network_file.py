@@ -1,0 +1,197 @@
+"""A trained network as one `.safetensors` file: its tensors, and one JSON document that says what it is and needs.
+
+A file comes from anywhere, so nothing in it is believed. The document is checked first; a factory that nobody allowed
+is not called; and one that was allowed may take no more memory than the tensors in the file do.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from bottlegan.config import document, parse, to_values
+from bottlegan.errors import ConfigError, InputError, MissingError, ModelFileError
+from bottlegan.files import replacing
+from bottlegan.models.document import MAX_TEXT, NETWORK_KEY, one_line
+from bottlegan.models.networks import Built, NetworkConfig, Weights, build_network, check_allowed, load_weights
+from bottlegan.models.weights import ModelWeights
+from bottlegan.task import Task
+
+Mode = Literal["plain", "normalize", "restain"]
+FORMAT = 1
+LARGEST_CROP = 4096
+COLDEST, HOTTEST = 0.05, 20.0
+"""Temperatures that a file may have."""
+DIGEST = 64  # hexadecimal digits of a SHA-256
+ENOUGH = 0.5
+"""Share of a network's tensors that a file must have to be what it starts from."""
+
+
+@document
+class NetworkDocument:
+    """What a network's file says of it."""
+
+    format: int = FORMAT
+    task: Task
+    network: NetworkConfig
+    crop: int
+    """Side of the crops that it was trained on."""
+    mode: Mode
+    """In mode normalize it wants images in the reference stain; else as they are."""
+    model: str = ""
+    """Hash of the model that brings images there: see `digest_model`; empty if it wants none."""
+    temperature: float = 1.0
+    """What logits are divided by to make probabilities honest."""
+    scores: dict[str, float]
+    """Over all labs' test images, at temperature 1, where they were scored."""
+    weights: str
+    """Hash of its tensors."""
+    record: dict[str, str | int | float]
+    """How it was trained."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if self.format != FORMAT:
+            raise ConfigError(f"written by another BottleGAN (format {self.format}, this one reads {FORMAT}); upgrade")
+        if not 1 <= self.crop <= LARGEST_CROP or not COLDEST <= self.temperature <= HOTTEST:
+            raise ConfigError(f"crop must be 1 to {LARGEST_CROP}, temperature {COLDEST} to {HOTTEST}")
+        if len(self.weights) != DIGEST or len(self.model) not in (0, DIGEST):
+            raise ConfigError("weights and model must be SHA-256 hashes")
+        if not all(map(math.isfinite, self.scores.values())):
+            raise ConfigError("scores must be finite")
+
+
+def save_network(path: Path, weights: Mapping[str, Tensor], said: NetworkDocument) -> None:
+    """Write a network to `path`, whole or not at all; the same arguments give the same bytes.
+
+    Args:
+        path: Where to; an older file is replaced.
+        weights: Its tensors, as they are exchanged.
+        said: What it is; the hash of its tensors is set here.
+    """
+    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
+    _check_tensors(tensors, path)
+    text = json.dumps(to_values(replace(said, weights=digest_weights(tensors))), sort_keys=True, allow_nan=False)
+    with replacing(path) as temporary:
+        temporary.write_bytes(save(tensors, {NETWORK_KEY: text}))
+
+
+def read_network_document(path: Path) -> NetworkDocument:
+    """Read what a network's file says of it, checked, without its tensors."""
+    with _open(path) as file:
+        return _read_document(file, path)
+
+
+def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, NetworkDocument]:
+    """Read a network, in evaluation mode, and what its file says of it; all of it is checked.
+
+    Args:
+        path: The file.
+        allowed: Factories that may be called, besides our own: `package.module:function`.
+    """
+    with _open(path) as file:
+        said = _read_document(file, path)
+        weights: Weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
+    _check_tensors(weights, path)
+    if digest_weights(weights) != said.weights:
+        raise ModelFileError(f"{path}: its tensors are not those that its hash was made of; copy or download it again")
+    try:
+        check_allowed(
+            said.network, said.task, allowed, "allow it, if you trust it, with --allow, or allowed= in Python"
+        )
+        budget = sum(tensor.numel() for tensor in weights.values())
+        built = build_network(said.network, said.task, torch.Generator(), crop=said.crop, budget=budget)
+    except ConfigError as error:
+        raise ModelFileError(one_line(f"{path}: {error}")) from None
+    try:
+        load_weights(built.network, weights)
+    except RuntimeError as error:
+        raise ModelFileError(
+            one_line(f"{path}: its tensors are not those of its network ({' '.join(str(error).split())})")
+        ) from None
+    built.network.eval().requires_grad_(False)
+    return built, said
+
+
+def read_start(path: Path, weights: Mapping[str, Tensor]) -> tuple[Weights, list[str]]:
+    """Return what a network begins with: tensors of a file where names and shapes fit, else its own; and those.
+
+    So a pretrained network can be fine-tuned for other classes: its last layer is then new.
+
+    Args:
+        path: Any safetensors file with the network's tensors: of a federation, or exported from elsewhere.
+        weights: The network's own tensors, newly drawn.
+    """
+    with _open(path) as file:
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no dictionary
+        fits = [name for name in weights if name in slices and slices[name].get_shape() == list(weights[name].shape)]
+        found = {name: file.get_tensor(name).to(torch.float32) for name in fits}
+    _check_tensors(found, path)
+    if len(found) < ENOUGH * len(weights):
+        raise ModelFileError(
+            f"{path}: has {len(found)} of the network's {len(weights)} tensors; give weights of the same factory and "
+            "arguments"
+        )
+    return {**weights, **found}, [name for name in weights if name not in found]
+
+
+def digest_weights(weights: Mapping[str, Tensor]) -> str:
+    """Return the hash of tensors, with their names and shapes."""
+    sha = hashlib.sha256()
+    for name, tensor in sorted(weights.items()):
+        sha.update(f"{name} {tuple(tensor.shape)} {tensor.dtype};".encode())
+        sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()
+
+
+def digest_model(model: ModelWeights) -> str:
+    """Return the hash of what brings images to the reference stain: all of a BottleGAN but the styles it knows."""
+    sha = hashlib.sha256()
+    for name, array in sorted(model.arrays.items()):
+        if not name.startswith(("codes.", "encoder.")):
+            sha.update(f"{name} {array.shape};".encode())
+            sha.update(array.tobytes())
+    return sha.hexdigest()
+
+
+def _open(path: Path) -> Any:
+    """Open a safetensors file; that checks that its tensors are as long as the file."""
+    if not path.exists():
+        raise MissingError(f"{path}: there is no such network file; check the path")
+    if not path.is_file():
+        raise ModelFileError(f"{path}: is not a file; give the .safetensors file of a network")
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError, ValueError) as error:
+        raise ModelFileError(
+            one_line(f"{path}: not a whole safetensors file ({error}); it may be cut off: copy or download it again")
+        ) from None
+
+
+def _read_document(file: Any, path: Path) -> NetworkDocument:
+    text = (file.metadata() or {}).get(NETWORK_KEY)
+    if text is None:
+        raise ModelFileError(f"{path}: is not a network; give one that a federation wrote, network.safetensors")
+    if len(text) > MAX_TEXT:
+        raise ModelFileError(f"{path}: its document has {len(text)} characters, at most {MAX_TEXT} are read")
+    try:
+        return parse(NetworkDocument, json.loads(text), str(path))
+    except (ValueError, RecursionError) as error:
+        said = error if isinstance(error, InputError) else f"{path}: its document is not JSON ({error})"
+        raise ModelFileError(one_line(str(said))) from None
+
+
+def _check_tensors(weights: Mapping[str, Tensor], path: Path) -> None:
+    for name, tensor in weights.items():
+        if tensor.dtype != torch.float32:
+            raise ModelFileError(one_line(f"{path}: tensor `{name[:80]}` is {tensor.dtype}, it must be float32"))
+        if not bool(tensor.isfinite().all()):
+            raise ModelFileError(one_line(f"{path}: tensor `{name[:80]}` holds NaN or infinity; train it again"))

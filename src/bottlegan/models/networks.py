@@ -1,0 +1,233 @@
+"""Networks of phase 2, any that a function can build: ours, MONAI's, the user's own package's.
+
+A factory is named `package.module:function` and called with keyword arguments from a configuration. Because that runs
+code, it must be one of ours, or be allowed by whoever runs it. Because the arguments may come from elsewhere, nothing
+is allocated beyond a budget, and what was built is tried before it is used.
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from bottlegan.config import document
+from bottlegan.errors import ConfigError
+from bottlegan.models.paradigms import drawing_from
+from bottlegan.task import Task
+
+Scalar = bool | int | float | str
+Argument = Scalar | list[Scalar] | list[list[Scalar]] | dict[str, Scalar]
+Weights = dict[str, Tensor]
+
+OWN = {"segmentation": "bottlegan.models.segmenter:unet", "classification": "bottlegan.models.segmenter:classifier"}
+"""Our own factories, which need nobody's permission."""
+MULTIPLE = 32
+"""What sides of images are padded to a multiple of, for networks for segmentation that are not ours."""
+BUDGET = 2**29
+"""Numbers that a new network may have: 2 GiB."""
+SLACK = 2**22
+"""Numbers that building a network may take beside its weights: constants, and weights that are made twice."""
+MOST_TENSORS = 100_000
+
+
+@document
+class NetworkConfig:
+    """Which network: who builds it, and with what."""
+
+    factory: str = ""
+    """`package.module:function`; by default, our own of the task."""
+    arguments: dict[str, Argument] | None = None
+    """Keyword arguments of the factory. One that takes `classes` gets their number, if it is not given."""
+    multiple: int | None = None
+    """What sides of images are padded to a multiple of; by default 32 for segmentation, if the network is not ours."""
+
+    def __post_init__(self) -> None:
+        """Check the name."""
+        module, colon, name = self.factory.partition(":")
+        if self.factory and not (colon and name.isidentifier() and all(p.isidentifier() for p in module.split("."))):
+            raise ConfigError(f"network: factory must be `package.module:function`, got {self.factory[:80]!r}")
+        if self.multiple is not None and not 1 <= self.multiple <= 512:
+            raise ConfigError(f"network: multiple must be 1 to 512, got {self.multiple}")
+
+
+def name_factory(config: NetworkConfig, task: Task) -> str:
+    """Return the name of the factory: the one given, or our own of the task."""
+    return config.factory or OWN[task.kind]
+
+
+def check_allowed(config: NetworkConfig, task: Task, allowed: Collection[str], remedy: str) -> None:
+    """Refuse a factory that is neither ours nor allowed."""
+    factory = name_factory(config, task)
+    if factory not in OWN.values() and factory not in allowed:
+        raise ConfigError(f"the network's factory {factory} is not allowed here; {remedy}")
+
+
+class Built(NamedTuple):
+    """A network that was tried, and how to use it."""
+
+    network: nn.Module
+    multiple: int
+    """What sides of images are padded to a multiple of."""
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """Return logits (N, K, H, W) or (N, K) of images (N, 3, H, W); K is at least 2."""
+        return to_classes(forward(self.network, images, self.multiple))
+
+
+def build_network(
+    config: NetworkConfig, task: Task, random: torch.Generator, *, crop: int, budget: int = BUDGET, tried: bool = True
+) -> Built:
+    """Return a new network with weights drawn from `random`, tried on an image of `crop` x `crop` pixels.
+
+    Args:
+        config: Its factory must be allowed: see `check_allowed`.
+        task: What it is to tell.
+        random: Where its weights come from.
+        crop: Side of the images that it is trained on.
+        budget: Numbers that it may have.
+        tried: Whether to try it; where the same was tried before, that need not be.
+    """
+    factory = name_factory(config, task)
+    make, arguments = find_factory(factory), dict(config.arguments or {})
+    if "classes" not in arguments and _takes(make, "classes"):
+        arguments["classes"] = task.count
+    try:
+        with drawing_from(random), _Budget(factory, budget + SLACK):
+            network = make(**arguments)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"network: {factory} cannot build one of these arguments ({_brief(error)})") from None
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"network: {factory} returns a {type(network).__name__}; it must return a torch nn.Module")
+    own = factory in OWN.values() or task.kind == "classification"
+    built = Built(network, config.multiple or (1 if own else MULTIPLE))
+    if tried:
+        _try(built, factory, task, crop)
+    return built
+
+
+def find_factory(factory: str) -> Callable[..., Any]:
+    """Return the function that is called `package.module:function`; this runs its module."""
+    module, _, name = factory.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name, None)
+    except Exception as error:
+        raise ConfigError(
+            f"network: {module} of the factory {factory} cannot be imported ({_brief(error)}); install it here, or "
+            "correct its name"
+        ) from None
+    if not callable(found):
+        raise ConfigError(f"network: {module} has no function {name}; correct the factory {factory}")
+    return found
+
+
+def forward(network: nn.Module, images: Tensor, multiple: int) -> Tensor:
+    """Return what a network says of images (N, 3, H, W), continued by their edge to sides it can take."""
+    height, width = images.shape[-2:]
+    right, bottom = -width % multiple, -height % multiple
+    if right or bottom:
+        images = F.pad(images, (0, right, 0, bottom), mode="replicate")
+    logits: Tensor = network(images)
+    return logits[..., :height, :width] if logits.ndim == 4 else logits
+
+
+def to_classes(logits: Tensor) -> Tensor:
+    """Return logits (N, K, ...) of K classes, at least 2: one logit is that of the second, beside 0 for the first."""
+    return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
+
+
+def exchanged(network: nn.Module) -> Weights:
+    """Return the tensors that labs send each other: all but counters, such as batch norm's number of batches."""
+    return {name: t.detach() for name, t in network.state_dict().items() if t.is_floating_point()}
+
+
+def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
+    """Give a network its exchanged tensors; counters stay as they are."""
+    network.load_state_dict({**network.state_dict(), **weights}, strict=True)
+
+
+def list_statistics(network: nn.Module) -> frozenset[str]:
+    """Return the exchanged tensors that no gradient changes, such as batch norm's means: servers only average them."""
+    return frozenset(exchanged(network)) - {name for name, _ in network.named_parameters()}
+
+
+def list_normalization(network: nn.Module) -> frozenset[str]:
+    """Return the exchanged tensors that belong to layers of normalization, which FedBN keeps local."""
+    kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
+    layers = [name for name, module in network.named_modules() if isinstance(module, kinds)]
+    return frozenset(key for key in exchanged(network) if key.rpartition(".")[0] in layers)
+
+
+class _Budget(TorchFunctionMode):
+    """Stops a factory before it allocates more than a budget: arguments from elsewhere may ask for any size."""
+
+    def __init__(self, factory: str, numbers: int) -> None:
+        super().__init__()
+        self.factory, self.left, self.tensors = factory, numbers, 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if made := _count(func, args, kwargs):
+            self.left, self.tensors = self.left - made, self.tensors + 1
+        # Only what makes a tensor is refused: on its way out, an error passes calls that put torch's state back.
+        if made and (self.left < 0 or self.tensors > MOST_TENSORS):
+            raise ConfigError(f"network: {self.factory} would build a far larger network of these arguments")
+        return func(*args, **kwargs)
+
+
+def _count(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
+    """Return how many numbers a function of torch makes, if it makes a tensor of a given size; else 0."""
+    size = kwargs.get("size", args[0] if args else ())
+    if isinstance(size, list | tuple):
+        sides = list(size)
+    else:
+        sides = [each for each in args if type(each) is int] if isinstance(size, int) else []
+    if not sides or not all(type(side) is int for side in sides):
+        return 0
+    return math.prod(sides) ** (2 if func is torch.eye and len(sides) == 1 else 1)
+
+
+def _takes(function: Callable[..., Any], name: str) -> bool:
+    from inspect import signature  # noqa: PLC0415 - few need it
+
+    try:
+        return name in signature(function).parameters
+    except (TypeError, ValueError):
+        return False
+
+
+@torch.no_grad()
+def _try(built: Built, factory: str, task: Task, crop: int) -> None:
+    """Refuse a network whose logits do not fit the task, on one image of a crop's size."""
+    was = built.network.training
+    try:
+        logits = forward(built.network.eval(), torch.zeros(1, 3, crop, crop), built.multiple)
+        shape = tuple(logits.shape)
+    except Exception as error:
+        raise ConfigError(
+            f"network: {factory} fails on an image of {crop} x {crop} px ({_brief(error)}); change its arguments or "
+            "the size of crops"
+        ) from None
+    finally:
+        built.network.train(was)
+    sides = (crop, crop) if task.kind == "segmentation" else ()
+    outputs = {task.count, 1} if task.count == 2 else {task.count}
+    if len(shape) != 2 + len(sides) or shape[0] != 1 or shape[1] not in outputs or shape[2:] != sides:
+        wanted = ", ".join(map(str, (1, task.count, *sides)))
+        raise ConfigError(
+            f"network: {factory} makes {shape} of an image (1, 3, {crop}, {crop}); {task.kind} of {task.count} "
+            f"classes needs logits ({wanted})"
+        )
+
+
+def _brief(error: Exception) -> str:
+    """Return an error of somebody else's code in part of a line."""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

@@ -1,0 +1,1 @@
+"""A trained network on images and slides, with its normalizer."""

@@ -1,0 +1,88 @@
+"""Images and folders of images: masks as PNG, or a table of classes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from bottlegan.data.patches import list_patches
+from bottlegan.errors import InputError
+from bottlegan.files import make_folder
+from bottlegan.imaging.files import read_image, write_values
+from bottlegan.predict.outlines import count_pixels, list_colors
+from bottlegan.predict.predictor import Prediction, Predictor
+from bottlegan.predict.tables import name_maps, write_areas, write_scores
+from bottlegan.progress import Progress, Silent
+
+AREAS, SCORES = "areas.csv", "scores.csv"
+
+
+@dataclass(frozen=True)
+class ImagePrediction:
+    """What became of images."""
+
+    files: list[Path]
+    """What was written."""
+    counts: dict[str, dict[str, int]]
+    """Of each image by name, pixels of each class; of patches, 1 for their class."""
+
+
+def predict_images(
+    predictor: Predictor,
+    source: Path,
+    target: Path,
+    *,
+    probabilities: bool = False,
+    progress: Progress | None = None,
+) -> ImagePrediction:
+    """Predict an image, or all of a folder; masks beside them are passed over.
+
+    Args:
+        predictor: With the normalizer of the lab, if it needs one.
+        source: An image file, or a folder.
+        target: Of an image, a mask (.png) or, of a patch's class, a table (.csv); of a folder, a folder.
+        probabilities: Whether to write a gray image of each class's probability but the first's.
+        progress: Where to report.
+    """
+    check_output(predictor, source, target)
+    images = [patch.image for patch in list_patches(source)] if source.is_dir() else [source]
+    tells_pixels, names = predictor.task.kind == "segmentation", predictor.task.classes
+    files: list[Path] = []
+    counts: dict[str, dict[str, int]] = {}
+    scores: list[tuple[Sequence[str], Sequence[float]]] = []
+    for image in (progress or Silent()).track(images, "predicting", len(images)):
+        found = predictor(read_image(image))
+        counts[image.name] = dict(zip(names, count_pixels(found.classes, len(names)).tolist(), strict=True))
+        if source.is_dir():
+            make_folder(target)
+        if tells_pixels:
+            mask = target / f"{image.stem}.png" if source.is_dir() else target
+            files += write_masks(mask, found, probabilities)
+        else:
+            scores.append(([image.name], found.probabilities.tolist()))
+    table = target / (AREAS if tells_pixels else SCORES) if source.is_dir() else target.with_suffix(".csv")
+    if tells_pixels:
+        side = predictor.task.micrometers
+        write_areas(table, counts, None if side is None else (side, side))
+    else:
+        write_scores(table, names, scores)
+    return ImagePrediction([*files, table], counts)
+
+
+def check_output(predictor: Predictor, source: Path, target: Path) -> None:
+    """Refuse a place that what the network says cannot be written to, before any work is done for it."""
+    if source.resolve() == target.resolve():
+        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    ending = ".png" if predictor.task.kind == "segmentation" else ".csv"
+    if not source.is_dir() and (target.suffix.lower() != ending or target.is_dir()):
+        raise InputError(f"{target}: what the network says of one image is a {ending} file; end its name so")
+
+
+def write_masks(path: Path, found: Prediction, probabilities: bool) -> list[Path]:
+    """Write the classes of an image to `path`, and the probabilities of all but the first beside it, if wanted."""
+    write_values(path, found.classes, list_colors(len(found.names)))
+    maps = name_maps(path, found.names[1:]) if probabilities else []
+    for file, share in zip(maps, found.probabilities[1:], strict=False):
+        write_values(file, (255 * share + 0.5).astype(np.uint8))
+    return [path, *maps]
