@@ -129,7 +129,7 @@ def test_a_factory_has_a_name_of_one_form(factory: str) -> None:
         ),
         (NetworkConfig(factory="torch.nn:Nothing"), "torch.nn has no function Nothing"),
         (NetworkConfig(factory="torch.nn:modules"), "has no function modules"),
-        (NetworkConfig(arguments={"widht": 3}), "unexpected keyword argument 'widht'"),
+        (NetworkConfig(arguments={"wide": 3}), "unexpected keyword argument 'wide'"),
         (NetworkConfig(factory="os:getcwd"), "returns a str; it must return a torch nn.Module"),
         (
             NetworkConfig(factory="torch.nn:Conv2d", arguments={"in_channels": 3, "out_channels": 5, "kernel_size": 3}),

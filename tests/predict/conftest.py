@@ -43,7 +43,7 @@ def stain(style: Style, task: Task, size: int = 128, count: int = 6) -> list[Lab
     return found
 
 
-def train(task: Task, config: NetworkConfig | None = None, steps: int = 40) -> tuple[Built, NetworkConfig]:
+def train(task: Task, config: NetworkConfig | None = None, steps: int = 80) -> tuple[Built, NetworkConfig]:
     config = config or NetworkConfig(arguments={"width": 8, "depth": 2})
     built = build_network(config, task, torch.Generator().manual_seed(0), crop=CROP)
     given, random = stain(REFERENCE, task), np.random.default_rng(0)

@@ -62,7 +62,7 @@ def read_values(path: Path) -> NDArray[np.int64]:
         values = np.asarray(image) if colored else channels[..., 0]
     else:
         values = np.asarray(image)
-    if values.ndim != 2 or values.dtype.kind not in "bui":
+    if values.ndim != 2 or values.dtype.kind not in ("b", "u", "i"):
         raise ImageError(f"{path}: is not a mask of whole numbers, one a pixel; give one channel of 8 or 16 bits")
     return values.astype(np.int64)
 
