@@ -207,13 +207,13 @@ TASK = 'classes = ["glass", "stroma", "epithelium"]\nignore = 255\n'
         (
             f'[phase2.network]\nfactory = "torch.nn:Identity"\n[phase2.task]\n{TASK}',
             "",
-            'dark: it refuses: the network\'s factory torch.nn:Identity is not allowed here; add "torch.nn:Identity"',
+            "dark: cannot take part: the network's factory torch.nn:Identity is not allowed here; add \"torch.nn:Id",
             "torch.nn:Identity is not allowed here",
         ),
         (
             '[phase2.task]\nclasses = ["stroma", "epithelium"]\nignore = 255\n',
             "",
-            "dark: it refuses: its labeled images cannot be used for these classes; its own log names the file",
+            "dark: cannot take part: its labeled images cannot be used for these classes; its own log names the file",
             "_mask.png: holds the class id 2, which no class has; the classes are 0 stroma, 1 epithelium",
         ),
         (
@@ -289,4 +289,4 @@ def test_one_lab_that_refuses_does_not_stop_the_others(
     events = [json.loads(line) for line in (tmp_path / "run" / "federation.jsonl").read_text().splitlines()]
     (left,) = [event for event in events if event["kind"] == "left out"]
     assert left["client"] == "third"
-    assert "it refuses: the network's factory their_networks:make is not allowed here" in left["reason"]
+    assert "cannot take part: the network's factory their_networks:make is not allowed here" in left["reason"]

@@ -15,8 +15,8 @@ from bottlegan.errors import ConfigError, FederationError, MissingError
 from bottlegan.federated.client.client import Client, open_client
 from bottlegan.federated.client.holdings import LabConfig, open_holdings
 from bottlegan.federated.client.own_layers import OwnLayers
-from bottlegan.federated.protocol.exchange import Reply, Request
-from bottlegan.federated.protocol.handshake import HandshakeError, digest_file, introduce, to_text
+from bottlegan.federated.protocol.exchange import RefusalError, Reply, Request
+from bottlegan.federated.protocol.handshake import digest_file, introduce, to_text
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, draw_network, initial_weights
 from bottlegan.federated.simulation import write_patch
@@ -83,7 +83,7 @@ def test_what_differs_from_the_server_is_refused_by_name_in_both_logs(
     change: dict[str, object], said: str, labs: dict[str, Path]
 ) -> None:
     client = open_client(labs["lab-01"])
-    with pytest.raises(HandshakeError, match=said):
+    with pytest.raises(RefusalError, match=said):
         client.answer(joining("lab-01", **change))
     assert logged(client)[-1]["kind"] == "refusal"
     assert re.search(said, str(logged(client)[-1]["text"]))
@@ -95,7 +95,7 @@ def test_a_server_that_does_not_say_what_it_is_is_refused(labs: dict[str, Path])
     for handshake in ("", "{}", "[1"):
         request = joining("lab-01")
         request.settings["handshake"] = handshake
-        with pytest.raises(HandshakeError, match=r"the handshake cannot be read .*pip install"):
+        with pytest.raises(RefusalError, match=r"the handshake cannot be read .*pip install"):
             client.answer(request)
 
 
@@ -261,7 +261,7 @@ def test_what_goes_wrong_tells_nothing_of_the_labs_files(labs: dict[str, Path], 
         assert caught.value.__context__ is None
         said = str(caught.value)
         assert not [part for part in (*folder.parts[1:], image.name, image.stem, "/") if part in said]
-    failures = [each for each in logged(client) if each["kind"] == "failure"]
+    failures = [each for each in logged(client) if each["kind"] in ("failure", "refusal")]
     assert len(failures) == len(requests)
     assert image.name in str(failures[0]["text"])
 

@@ -18,12 +18,11 @@ from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdin
 from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.own_layers import OwnLayers
 from bottlegan.federated.client.staining import Stain, Staining, keep, read_styles, stain_with
-from bottlegan.federated.client.training import Lab, score_lab, train_round
+from bottlegan.federated.client.training import Lab, score_lab, train_message
 from bottlegan.federated.protocol.exchange import (
     CLASS,
     LABELED,
     LOSS,
-    REFUSES,
     TEST,
     UNLABELED,
     VERDICT,
@@ -35,7 +34,6 @@ from bottlegan.federated.protocol.exchange import (
 from bottlegan.federated.protocol.handshake import (
     HANDSHAKE,
     PRIOR_CONTENT,
-    HandshakeError,
     find_difference,
     from_text,
     introduce,
@@ -86,15 +84,12 @@ class Client:
             reply = self._answer(request)
             sizes: dict[str, Json] = {name: tensor.nbytes for name, tensor in reply.arrays.items()}
             self._record("reply", request=request.kind, bytes=sizes, numbers=dict(reply.numbers))
-        except HandshakeError as error:
-            self._record("refusal", request=request.kind, text=str(error))
-            raise
         except RefusalError as error:
-            self._tell(request, error.__cause__ or error)
-            failure = FederationError(f"{REFUSES} {error}")
+            self._tell(request, "refusal", error.__cause__ or error)
+            failure: FederationError = RefusalError(error.reason)
         except Exception as error:
             # Its text may name a patient's file.
-            self._tell(request, error)
+            self._tell(request, "failure", error)
             failure = FederationError(f"{request.kind} ended with {type(error).__name__}; the lab's own log says why")
         else:
             return reply
@@ -125,7 +120,7 @@ class Client:
         with _refusing("the network's factory cannot build it there; its own log says why"):
             own = introduce(config, self.prior)
         if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
-            raise HandshakeError(fault)
+            raise RefusalError(fault)
         write_text(self._membership, to_json(Membership(client=_get(request, "client", str))))
         self.layers.forget()
         images = self.holdings.images()
@@ -188,7 +183,7 @@ class Client:
         """Return the weights after the lab's steps of a round."""
         config, number = _read(request, Phase2Config), _get(request, "round", int)
         own = self.layers.before(number) if config.local_normalization else {}
-        trained = train_round(
+        trained = train_message(
             self.open_lab(config), {**request.arrays, **own}, config, number, _get(request, "seed", int)
         )
         if config.local_normalization:
@@ -251,10 +246,10 @@ class Client:
     def _styles(self) -> Path:
         return self.state / "styles.safetensors"
 
-    def _tell(self, request: Request, error: BaseException) -> None:
+    def _tell(self, request: Request, kind: str, error: BaseException) -> None:
         """Say in the lab, and only there, what went wrong in full."""
         console.error("%s: %s", request.kind, " ".join(str(error).split()))
-        self._record("failure", request=request.kind, error=type(error).__name__, text=str(error))
+        self._record(kind, request=request.kind, error=type(error).__name__, text=str(error))
 
     def _record(self, kind: str, **fields: Json) -> None:
         # A disk that is full must not keep the lab from saying that something failed.

@@ -24,8 +24,7 @@ from bottlegan.federated.flower.messages import (
     pack_reply,
     unpack_request,
 )
-from bottlegan.federated.protocol.exchange import Kind
-from bottlegan.federated.protocol.handshake import HandshakeError
+from bottlegan.federated.protocol.exchange import Kind, RefusalError
 
 LAB = "lab"
 LABS = "server.labs"
@@ -58,8 +57,8 @@ def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path])
     try:
         request = unpack_request(kind, message.content)
         records = pack_reply(open_cached(find_lab(context, labs)).answer(request))
-    except HandshakeError as error:
-        log.error("this lab cannot take part: %s", error)
+    except RefusalError as error:
+        log.error("this lab %s", error)
         records = pack_failure(str(error))
     # Flower would send whatever an exception says to the server, and that may name a patient's file.
     except Exception as error:

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from bottlegan.errors import BottleGANError, InputError
+from bottlegan.errors import BottleGANError, FederationError
 from bottlegan.onboarding.verdict import Verdict
 
 Kind = Literal["join", "contribute", "styles", "train", "evaluate"]
@@ -17,12 +17,20 @@ LABELED, UNLABELED, TEST, VERDICT, LOSS = "labeled", "unlabeled", "test", "verdi
 VERDICTS = tuple(Verdict)
 CLASS = "class/"
 """Begins the names of numbers that say how many labeled pixels or patches a lab has of each class, by its id."""
-REFUSES = "it refuses:"
-"""Begins the reason of a client that cannot take part in what the server wants, whatever happens."""
+REFUSES = "cannot take part:"
+"""Begins the reason of a client that cannot take part in what the server wants, however often it is asked."""
 
 
-class RefusalError(InputError):
-    """Why a lab does not take part. The text is told to the server, so it holds nothing of the lab's own."""
+class RefusalError(FederationError):
+    """Why a client cannot take part as it is. Its text tells nothing of the client's files: it is made for both sides.
+
+    What is behind it, for the client's own log, is its cause.
+    """
+
+    def __init__(self, reason: str) -> None:
+        """Take the reason, with the remedy."""
+        super().__init__(f"{REFUSES} {reason}")
+        self.reason = reason
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bottlegan import __version__
 from bottlegan.config import document, parse, to_values
-from bottlegan.errors import FederationError
+from bottlegan.federated.protocol.exchange import RefusalError
 from bottlegan.federated.protocol.phase2 import Phase2Config, draw_network
 from bottlegan.federated.protocol.validation import printable
 from bottlegan.models.networks import exchanged
@@ -24,13 +24,7 @@ HANDSHAKE, PRIOR_CONTENT = "handshake", "prior"
 """The setting and the tensor that hold a handshake, and the tensor of a request that holds the federation's prior."""
 LONGEST = 1000
 """Bytes of a handshake."""
-
-
 REMEDY = f"install the same bottlegan on both sides: pip install 'bottlegan[federated]=={__version__}'"
-
-
-class HandshakeError(FederationError):
-    """A client cannot take part as it is. Its text tells nothing of the client's files, and is made for both sides."""
 
 
 @document
@@ -85,11 +79,11 @@ def to_text(handshake: Handshake) -> str:
 
 
 def from_text(text: str) -> Handshake:
-    """Return the handshake in a request, or raise `HandshakeError`."""
+    """Return the handshake in a request, or raise `RefusalError`."""
     try:
         return parse(Handshake, json.loads(text), "handshake")
     except (ValueError, RecursionError) as error:
-        raise HandshakeError(f"the handshake cannot be read ({printable(str(error))}); {REMEDY}") from None
+        raise RefusalError(f"the handshake cannot be read ({printable(str(error))}); {REMEDY}") from None
 
 
 def to_tensor(handshake: Handshake) -> Tensor:
@@ -98,11 +92,11 @@ def to_tensor(handshake: Handshake) -> Tensor:
 
 
 def from_tensor(tensor: Tensor | None) -> Handshake:
-    """Return the handshake in a reply, or raise `HandshakeError`."""
+    """Return the handshake in a reply, or raise `RefusalError`."""
     if tensor is None:
-        raise HandshakeError(f"it does not say which bottlegan it runs; {REMEDY}")
+        raise RefusalError(f"it does not say which bottlegan it runs; {REMEDY}")
     if tensor.dtype != torch.uint8 or tensor.ndim != 1 or len(tensor) > LONGEST:
-        raise HandshakeError(f"its handshake is not a short text; {REMEDY}")
+        raise RefusalError(f"its handshake is not a short text; {REMEDY}")
     return from_text(tensor.numpy().tobytes().decode("utf-8", errors="replace"))
 
 

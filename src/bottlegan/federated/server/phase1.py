@@ -25,13 +25,13 @@ from bottlegan.federated.protocol.exchange import (
     VERDICTS,
     Absence,
     Exchange,
+    RefusalError,
     Reply,
     Request,
 )
 from bottlegan.federated.protocol.handshake import (
     HANDSHAKE,
     PRIOR_CONTENT,
-    HandshakeError,
     find_difference,
     from_tensor,
     introduce,
@@ -105,10 +105,10 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
             found = _expect(reply)
             numbers = found.numbers
             if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
-                raise InputError(fault)
+                raise RefusalError(fault)
             if fault := find_bad_number(numbers, COUNTS.union(classes)):
                 raise InputError(fault)
-        except (InputError, HandshakeError) as error:
+        except (InputError, RefusalError) as error:
             roster.leave_out(name, str(error))
         else:
             counts = {key: int(value) for key, value in numbers.items()}
@@ -127,7 +127,7 @@ def check_joined(config: FederationConfig, roster: Roster, present: Sequence[str
     labeled = [member for member in roster.members.clients.values() if member.labeled]
     totals = [sum(counts) for counts in zip(*(member.classes for member in labeled), strict=True)]
     missing = [name for name, total in zip(config.phase2.task.classes, totals, strict=False) if total == 0]
-    if missing and len(labeled) > 1:
+    if missing:
         raise ConfigError(
             f"no lab has labels of the class {missing[0]}; give some, or remove it from phase2.task.classes"
         )
