@@ -3,9 +3,14 @@ from pathlib import Path
 
 import pytest
 
-from bottlegan.experiments.bench_federation import bench_staining, bench_uploads, time_rounds
+from bottlegan.experiments.bench_federation import bench_staining, bench_uploads
+from bottlegan.experiments.bench_many_labs import copy_labs
+from bottlegan.experiments.timing import time_rounds
 from bottlegan.experiments.world import World, draw_world
+from bottlegan.federated.client.client import open_client
+from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.server.folder import LOG
+from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.progress import Silent
 
 
@@ -29,3 +34,13 @@ def test_a_round_takes_the_median_time_between_two_in_the_log(tmp_path: Path) ->
     events = [{"time": 1.0, "kind": "styles"}, *({"time": end, "kind": "round"} for end in ends)]
     (tmp_path / LOG).write_text("".join(json.dumps(event) + "\n" for event in events))
     assert time_rounds(tmp_path) == 2.5
+
+
+def test_labs_that_share_images_keep_a_state_each(tmp_path: Path) -> None:
+    config = LabsConfig(count=2, train=1, test=1, size=64, labeled=2, windows=2, window_size=32, reference_patches=1)
+    draw_labs(config, 0, tmp_path, Silent())
+    copy_labs(find_labs(tmp_path / "labs")["lab-01"], 3, tmp_path / "many")
+    clients = {name: open_client(path) for name, path in find_labs(tmp_path / "many").items()}
+    assert list(clients) == ["lab-0000", "lab-0001", "lab-0002"]
+    assert len({client.state for client in clients.values()}) == 3
+    assert all(len(client.holdings.images()) == 1 for client in clients.values())

@@ -113,7 +113,7 @@ def test_more_labs_than_there_are_end_at_once_with_one_line_and_status_2(
     ("change", "message"),
     [
         (("mode", "mod"), "unknown key `phase2.mod`"),
-        (("rounds = 2", "rounds = 0"), "rounds must be at least 1"),
+        (("rounds = 2", "rounds = 0"), "rounds and local_rounds must be at least 1"),
         (("window_size = 64", "window_size = 65"), "a window of 65 px is larger than a patch of 64 px"),
         (("[labs]", "[labs]\nfolder = 'nowhere'"), "nowhere: there is no such folder"),
     ],

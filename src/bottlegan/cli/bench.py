@@ -179,7 +179,7 @@ def federation(
         Literal["smoke", "cpu"], typer.Option(help="Labs of phase 1: few of procedural tissue, or those of Table 1.")
     ] = "cpu",
 ) -> None:
-    """Measure phase 1, restaining in every batch, and Flower's rounds beside a plain loop.
+    """Measure phase 1, restaining, Flower's rounds beside a plain loop, a thousand labs, and a deployed message.
 
     Example: bottlegan bench federation --data peso/ --json bench.json
     """

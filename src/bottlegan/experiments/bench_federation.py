@@ -1,11 +1,9 @@
-"""What federating costs: phase 1, restaining in each batch, and Flower's rounds beside a plain loop."""
+"""What federating costs: phase 1, restaining, Flower's rounds beside a plain loop, many labs, a deployed message."""
 
-import json
 import os
 import tempfile
 import time
 from collections.abc import Mapping
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -13,7 +11,10 @@ import torch
 from safetensors.torch import save
 
 from bottlegan.data.labels import Labeled
+from bottlegan.experiments.bench_deployment import bench_deployment
+from bottlegan.experiments.bench_many_labs import MANY, bench_many_labs
 from bottlegan.experiments.paired import Scale
+from bottlegan.experiments.timing import time_rounds
 from bottlegan.experiments.world import World, draw_world
 from bottlegan.federated.client.client import open_client
 from bottlegan.federated.client.holdings import find_labs
@@ -24,7 +25,6 @@ from bottlegan.federated.flower.simulation import run as run_flower
 from bottlegan.federated.protocol.phase1 import Phase1Config, Upload
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
-from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.server.styles import assemble
 from bottlegan.federated.simulation import LabsConfig, draw_labs, run_local
 from bottlegan.models.document import PRIOR
@@ -57,6 +57,8 @@ def bench_federation(
     figures |= {f"phase1_{upload}": figure for upload, (figure, _) in measured.items()}
     figures["staining"] = bench_staining(world, measured["code"][1])
     figures["rounds"] = bench_rounds(clients, progress)
+    figures["many_labs"] = bench_many_labs(clients, MANY if scale == "cpu" else 2 * clients, progress)
+    figures["deployed_message"] = bench_deployment(progress)
     return figures
 
 
@@ -129,10 +131,12 @@ def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
         out = Path(folder)
         draw_labs(drawn, SEED, out, progress)
         labs = find_labs(out / "labs")
-        plain = time_plain_loop(labs, config)
+        before = time_plain_loop(labs, config)
         run_local(labs, config, out / "local")
         run_flower(labs, config, out / "one", workers=1)
         run_flower(labs, config, out / "all")
+        # Before and after, because other things that a machine does come and go.
+        plain = (before + time_plain_loop(labs, config)) / 2
         local, one, every = (time_rounds(out / name) for name in ("local", "one", "all"))
     return {
         "plain_loop": plain,
@@ -166,10 +170,3 @@ def average(replies: Mapping[str, Weights], shares: Mapping[str, float]) -> Weig
     total = sum(shares[name] for name in replies)
     first = next(iter(replies.values()))
     return {key: sum(shares[n] / total * replies[n][key] for n in sorted(replies)) for key in first}  # type: ignore[misc]
-
-
-def time_rounds(folder: Path) -> float:
-    """Return the median seconds between two rounds in a run's log, but for the last, which is scored."""
-    lines = [json.loads(line) for line in (folder / LOG).read_text(encoding="utf-8").splitlines()]
-    ends = [line["time"] for line in lines if line["kind"] == "round"]
-    return median(after - before for before, after in pairwise(ends[:-1]))

@@ -125,6 +125,17 @@ def test_no_optimizer_outlives_a_round(
     assert [each._steps[0].item() for each in made] == [tiny.training.steps] * 2
 
 
+def test_local_rounds_are_rounds_without_averaging(dark: list[Labeled], tiny: Phase2Config) -> None:
+    lab, start = Lab("a", dark, [], []), initial_weights(tiny, 0)
+    once = training.train_message(lab, start, tiny, 2, 0)
+    assert equal(once.weights, train_round(lab, start, tiny, 2, 0))
+    both = training.train_message(lab, start, replace(tiny, rounds=2, local_rounds=2), 2, 0)
+    third = training.train_round(lab, start, tiny, 3, 0)
+    fourth = training.train_round(lab, third.weights, tiny, 4, 0)
+    assert equal(both.weights, fourth.weights)
+    assert both.loss == pytest.approx((third.loss + fourth.loss) / 2)
+
+
 def test_fedprox_pulls_toward_the_start(dark: list[Labeled], tiny: Phase2Config) -> None:
     config = replace(tiny, training=replace(tiny.training, steps=12))
     lab, start = Lab("a", dark, [], []), initial_weights(tiny, 0)
@@ -194,7 +205,7 @@ def test_the_learning_rate_falls_along_a_cosine() -> None:
     assert rates == pytest.approx([1, 0.5, (1 - 0.5**0.5) / 2])
 
 
-@pytest.mark.parametrize("values", [{"rounds": 0}, {"proximal": -1.0}, {"restained": 1.5}])
+@pytest.mark.parametrize("values", [{"rounds": 0}, {"local_rounds": 0}, {"proximal": -1.0}, {"restained": 1.5}])
 def test_impossible_numbers_are_refused(values: dict[str, float]) -> None:
-    with pytest.raises(ConfigError, match="rounds must be at least 1"):
+    with pytest.raises(ConfigError, match="rounds and local_rounds must be at least 1"):
         Phase2Config(**values)  # type: ignore[arg-type]

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 import numpy as np
 from torch import Tensor
@@ -66,6 +67,19 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
         loss.backward()
         optimizer.step()
     return Trained(exchanged(network), sum(losses) / len(losses))
+
+
+def train_message(lab: Lab, weights: Weights, config: Phase2Config, number: int, seed: int) -> Trained:
+    """Return what comes of all rounds that a lab trains for message `number`, one after the other."""
+    count = config.local_rounds
+    # As if all of them were rounds of the federation: none draws as another does, and the learning rate falls on.
+    local = replace(config, rounds=config.rounds * count, local_rounds=1)
+    losses = []
+    for part in range(count):
+        trained = train_round(lab, weights, local, (number - 1) * count + part + 1, seed)
+        weights = trained.weights
+        losses.append(trained.loss)
+    return Trained(weights, fmean(losses))
 
 
 def round_loss(lab: Lab, network: Built, config: Phase2Config, random: np.random.Generator) -> Tensor:

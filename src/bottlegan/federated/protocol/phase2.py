@@ -29,6 +29,9 @@ class Phase2Config:
     restained: float | None = None
     """Share of the crops that get another lab's style; by default none in mode normalize, all in mode restain."""
     rounds: int = 100
+    """Messages that each lab gets to train on."""
+    local_rounds: int = 1
+    """Rounds that a lab trains by itself in one message, which saves messages where they cost more than training."""
     proximal: float = 0.0
     """FedProx: weight of the distance to the weights of the round's start, times one half."""
     local_normalization: bool = False
@@ -40,8 +43,8 @@ class Phase2Config:
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.rounds < 1 or self.proximal < 0 or not 0 <= (self.restained or 0) <= 1:
-            raise ConfigError("rounds must be at least 1, proximal at least 0, restained from 0 to 1")
+        if min(self.rounds, self.local_rounds) < 1 or self.proximal < 0 or not 0 <= (self.restained or 0) <= 1:
+            raise ConfigError("rounds and local_rounds must be at least 1, proximal at least 0, restained from 0 to 1")
 
     @property
     def share(self) -> float:
