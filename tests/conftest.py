@@ -9,9 +9,9 @@ from torch import nn
 from bottlegan.data.peso import PesoPatches, open_peso_patches
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.pixel_sets import VIEWS
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.macenko import Reference, summarize_reference
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 from bottlegan.training.prior import PriorConfig, begin_prior
 

@@ -3,6 +3,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bottlegan.core.task import IGNORED
 from bottlegan.losses import (
     Adversarial,
     Classes,
@@ -14,7 +15,6 @@ from bottlegan.losses import (
     identity_loss,
     profile_distance,
 )
-from bottlegan.task import IGNORED
 
 REAL = torch.tensor([2.0, 0.5, -1.0]).reshape(3, 1, 1, 1)
 FAKE = torch.tensor([-3.0, 0.0, 0.5, 1.5]).reshape(4, 1, 1, 1)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from bottlegan.errors import BottleGANError, InputError
+from bottlegan.core.errors import BottleGANError, InputError
 
 if TYPE_CHECKING:
     from bottlegan.models.paradigms import BottleGAN

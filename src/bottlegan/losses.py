@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bottlegan.task import IGNORED
+from bottlegan.core.task import IGNORED
 
 Adversarial = Literal["wasserstein", "lsgan", "hinge"]
 Classes = Literal["cross-entropy", "focal", "dice-ce"]

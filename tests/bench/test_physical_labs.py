@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from bottlegan.bench import physical_labs as bench
+from bottlegan.bench.normalize import MapLevels
 from bottlegan.bench.physical_labs import AS_THEY_COME, FLOOR, LEAST, OPPOSITE, LabPair, Score
 from bottlegan.bench.real_methods import NOTHING, OURS
 from bottlegan.cli import main as cli
-from bottlegan.errors import InputError
-from bottlegan.experiments import paired
-from bottlegan.experiments.bench_normalize import MapLevels
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Silent
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
-from bottlegan.progress import Silent
+from bottlegan.reproduce import paired
 from bottlegan.simulation.organs import Patch, draw_patch
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import map_images

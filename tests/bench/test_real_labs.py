@@ -16,10 +16,10 @@ from bottlegan.bench.real_pictures import Panel, draw_sheet
 from bottlegan.bench.real_restained import measure_place, measure_restained
 from bottlegan.bench.real_slide import measure_glass, read_glass
 from bottlegan.cli import main as cli
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Silent
 from bottlegan.data.real import RealData, open_real_data
-from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels, write_image
-from bottlegan.progress import Silent
 
 GLASS = (244, 244, 243)
 LABS = {"pale": ((150, 120, 190), (240, 190, 210)), "strong": ((60, 20, 90), (200, 80, 140)), "bare": None}

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bottlegan.bench import reliability as bench
 from bottlegan.bench.reliability import JudgedLab, draw_reliability, summarize
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN

@@ -11,8 +11,8 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES
 
 

@@ -10,8 +10,8 @@ import pytest
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES
 
 BLOCKED = """

@@ -6,12 +6,12 @@ import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
-from bottlegan.errors import ModelFileError
+from bottlegan.core.errors import ModelFileError
+from bottlegan.core.task import Task
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import NetworkDocument, save_network
 from bottlegan.models.networks import NetworkConfig, build_network, exchanged
 from bottlegan.models.weights import read_weights, write_weights
-from bottlegan.task import Task
 
 
 def test_a_model_says_what_it_is_and_which_styles_it_knows(tmp_path: Path) -> None:

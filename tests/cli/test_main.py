@@ -83,7 +83,7 @@ def test_bad_usage_is_status_2(words: list[str], monkeypatch: pytest.MonkeyPatch
 
 def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
     code = (
-        "import sys, bottlegan.experiments.evaluate as e, bottlegan.cli.main as m\n"
+        "import sys, bottlegan.quality.evaluate as e, bottlegan.cli.main as m\n"
         "e.evaluate_folders = lambda *_: 1 / 0\n"
         "sys.argv = ['bottlegan', 'evaluate', '.', '.']\n"
         "m.main()"

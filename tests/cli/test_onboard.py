@@ -6,14 +6,14 @@ import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import read_image, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import load_model
 from bottlegan.models.weights import read_document
 from bottlegan.simulation.lab import draw_labs
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE
 from bottlegan.training.lab_samples import LabPixels, join_pixels, sample_lab
 

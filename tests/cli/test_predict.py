@@ -7,6 +7,7 @@ import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli import main as cli
+from bottlegan.core.task import Task
 from bottlegan.imaging.files import read_image, read_values, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
@@ -15,10 +16,9 @@ from bottlegan.models.networks import NetworkConfig, build_network, exchanged
 from bottlegan.models.weights import read_weights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.predict.predictor import Predictor
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES
-from bottlegan.task import Task
 
 PATCHES = Task(kind="classification", classes=("benign", "tumor"), micrometers=1.0)
 SMALL = NetworkConfig(arguments={"width": 4, "depth": 2})

@@ -9,14 +9,14 @@ import torch
 from typer.testing import CliRunner, Result
 
 from bottlegan.cli.main import app
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import build_model
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

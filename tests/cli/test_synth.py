@@ -5,13 +5,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from bottlegan.cli.main import app
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.data.patches import list_patches
-from bottlegan.data.synthetic_lab import draw_lab, write_lab
-from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import read_image, read_mask
 from bottlegan.imaging.tensors import to_batch
+from bottlegan.simulation.lab_folder import draw_lab, write_lab
+from bottlegan.simulation.styles import unmix
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import unmix
 
 
 def run(*words: object) -> Result:
@@ -105,7 +105,7 @@ def test_an_interrupt_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.
         assert list(tmp_path.iterdir())
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("bottlegan.data.synthetic_lab.write_image", interrupt)
+    monkeypatch.setattr("bottlegan.simulation.lab_folder.write_image", interrupt)
     with pytest.raises(KeyboardInterrupt):
         write_lab(tmp_path / "lab", 1, 64, 0, draw_lab(0))
     assert not list(tmp_path.iterdir())

@@ -7,8 +7,8 @@ import pytest
 from bottlegan.cli import main as cli
 from bottlegan.imaging.files import read_image, write_image
 from bottlegan.imaging.tensors import from_batch
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 
 CONFIG = """

@@ -24,7 +24,7 @@ from bottlegan.colormap.cube import (
     write_cube,
 )
 from bottlegan.colormap.table import Levels
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 COLORS = arrays.arrays(np.uint8, st.tuples(st.integers(1, 9), st.just(3)))
 

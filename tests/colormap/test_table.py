@@ -18,7 +18,7 @@ from bottlegan.colormap.keys import BLUE, COLORS, GREEN, RED
 from bottlegan.colormap.levels import Levels
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import BLOCK, ColorMap, reserve
-from bottlegan.progress import Silent
+from bottlegan.core.progress import Silent
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
 STATM = Path("/proc/self/statm")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from bottlegan.core.errors import InputError
 from bottlegan.data import lab
 from bottlegan.data.lab import MOST_IMAGES, read_lab, spread
-from bottlegan.errors import InputError
 from bottlegan.imaging.files import write_image
 
 

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from bottlegan.core.errors import ImageError, InputError, MissingError
+from bottlegan.core.task import IGNORED, Task
 from bottlegan.data.labels import list_labels, read_labeled
-from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import read_values, write_values
-from bottlegan.task import IGNORED, Task
 
 THREE = Task(classes=("other", "benign", "tumor"))
 PATCHES = Task(kind="classification", classes=("benign", "tumor"))

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.config import parse, to_json, to_values
+from bottlegan.core.config import parse, to_json, to_values
+from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.data.partition import Partition, PartitionSpec, draw_partition
-from bottlegan.errors import ConfigError, InputError
 
 PATCHES = {f"{i:03d}": (448, 400) for i in range(240)}
 

@@ -3,8 +3,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import InputError, MissingError
 
 
 def save(path: Path, width: int = 8, height: int = 6, mode: str = "RGB") -> None:

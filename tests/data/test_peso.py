@@ -3,8 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bottlegan.core.errors import MissingError
 from bottlegan.data.peso import PesoPatches, list_peso_slides, open_peso_patches
-from bottlegan.errors import MissingError
 from bottlegan.imaging.files import write_image
 
 

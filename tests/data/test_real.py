@@ -4,8 +4,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.data.real import open_real_data, read_whole
-from bottlegan.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import write_image
 
 REAL = Path(os.environ.get("BOTTLEGAN_REAL", Path(__file__).parents[3] / "shared" / "data" / "real"))

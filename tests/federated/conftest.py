@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bottlegan.core.progress import Silent
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.protocol.phase2 import Phase2Config
@@ -15,9 +16,8 @@ from bottlegan.models.files import to_weights
 from bottlegan.models.networks import NetworkConfig
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.fit import onboard
-from bottlegan.progress import Silent
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig

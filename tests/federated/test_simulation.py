@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from bottlegan.cli import main as cli
-from bottlegan.config import load, to_json, to_toml
+from bottlegan.core.config import load, to_json, to_toml
+from bottlegan.core.errors import ConfigError, InputError, MissingError
+from bottlegan.core.progress import Silent
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import ConfigError, InputError, MissingError
 from bottlegan.federated.client.holdings import LabConfig, find_labs
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.simulation import LabsConfig, SimulationConfig, draw_labs, prepare_labs
 from bottlegan.imaging.files import read_mask
 from bottlegan.models.network_file import load_network
 from bottlegan.models.weights import read_document
-from bottlegan.progress import Silent
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 CONFIG = """

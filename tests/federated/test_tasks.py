@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from bottlegan.cli import main as cli
-from bottlegan.config import to_toml
-from bottlegan.errors import MissingError
+from bottlegan.core.config import to_toml
+from bottlegan.core.errors import MissingError
+from bottlegan.core.task import Task
 from bottlegan.federated.client.holdings import LAB_FILE, LabConfig
 from bottlegan.federated.flower.simulation import run as run_flower
 from bottlegan.federated.protocol.phase2 import Phase2Config
@@ -25,10 +26,9 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.network_file import load_network
 from bottlegan.models.networks import NetworkConfig
 from bottlegan.predict.predictor import Predictor
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, Style
-from bottlegan.task import Task
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
 

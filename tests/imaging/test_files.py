@@ -8,7 +8,7 @@ import pytest
 import tifffile
 from PIL import Image
 
-from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import FORMATS, read_image, read_mask, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.metrics.features import InceptionFeatures, OfflineFeatures, offline_features
 from bottlegan.stain.density import to_density, to_rgb
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scipy.linalg import sqrtm
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.features import FeatureExtractor, OfflineFeatures
 from bottlegan.metrics.fid import frechet_distance
 

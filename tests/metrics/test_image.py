@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.functional.image import structural_similarity_index_measure
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.image import PSNR_CAP, check_images, compare_images, delta_e, mean_squared_error, psnr, ssim
 
 SCORES = (mean_squared_error, psnr, ssim, delta_e)

@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.structure import monotonicity, nuclei_swapped, swap_rate
+from bottlegan.simulation.styles import render
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE
 
 # Left half light, right half dark: half of all pairs are clearly ordered.

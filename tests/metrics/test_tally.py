@@ -10,7 +10,7 @@ from torchmetrics.functional.classification import (
     multiclass_jaccard_index,
 )
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.tally import (
     Layout,
     compute_scores,

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.models.code_maps import (
     decode_maps,
     encode_maps,

@@ -29,9 +29,9 @@ from bottlegan.models.encoder import look as look_at
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.models.style_encoder import StyleEncoder, soft_rgb
 from bottlegan.models.weights import read_weights
+from bottlegan.simulation.styles import stain_densities
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import BLACK, to_rgb
-from bottlegan.stain.simulate import stain_densities
 from bottlegan.stain.style import REFERENCE
 
 SEEDS = st.integers(0, 2**32 - 1)

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from bottlegan.errors import InputError, MissingError, ModelFileError
+from bottlegan.core.errors import InputError, MissingError, ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.document import FORMAT, KEY
 from bottlegan.models.files import load_model, save_model

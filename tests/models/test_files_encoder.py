@@ -10,14 +10,14 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bottlegan.errors import ModelFileError
+from bottlegan.core.errors import ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.document import KEY
 from bottlegan.models.files import load_model, save_model
 from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel, build_model
 from bottlegan.models.style_encoder import StyleEncoder
 from bottlegan.models.weights import read_document
-from bottlegan.stain.simulate import stain_densities
+from bottlegan.simulation.styles import stain_densities
 from bottlegan.stain.style import REFERENCE
 
 Values = dict[str, Any]

@@ -16,7 +16,8 @@ from bottlegan.colormap.ink import weigh_ink
 from bottlegan.colormap.levels import DENSITY, Floats, Levels, to_levels
 from bottlegan.colormap.network import Ink
 from bottlegan.colormap.table import ColorMap
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.config import KNOWN_CODES, GeneratorConfig, ModelConfig, Paradigm
@@ -24,9 +25,8 @@ from bottlegan.models.files import to_weights
 from bottlegan.models.freeze import Direction, describe_ink, freeze, linear, make_map, maps_colors
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.weights import ModelWeights
-from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.styles import render, stain_densities
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
-from bottlegan.stain.simulate import render, stain_densities
 from bottlegan.stain.style import LABS, REFERENCE, Style, draw_style, list_stains, mix_stains
 from bottlegan.training.prior import true_maps
 

@@ -7,8 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from bottlegan.config import to_values
-from bottlegan.errors import InputError, MissingError, ModelFileError
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import InputError, MissingError, ModelFileError
+from bottlegan.core.task import Task
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import (
     NetworkDocument,
@@ -20,7 +21,6 @@ from bottlegan.models.network_file import (
 )
 from bottlegan.models.networks import Built, NetworkConfig, build_network, exchanged
 from bottlegan.models.weights import is_network, read_weights
-from bottlegan.task import Task
 
 TASK = Task(classes=("other", "benign", "tumor"), micrometers=0.5)
 SMALL = NetworkConfig(arguments={"width": 2, "depth": 2})

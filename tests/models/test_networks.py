@@ -5,7 +5,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bottlegan.errors import ConfigError
+from bottlegan.core.errors import ConfigError
+from bottlegan.core.task import Task
 from bottlegan.models import networks
 from bottlegan.models.networks import (
     Built,
@@ -19,7 +20,6 @@ from bottlegan.models.networks import (
     to_classes,
 )
 from bottlegan.models.segmenter import Classifier, Segmenter
-from bottlegan.task import Task
 
 THREE = Task(classes=("a", "b", "c"))
 PATCHES = Task(kind="classification", classes=("a", "b", "c"))
@@ -109,7 +109,7 @@ def test_only_what_is_ours_or_allowed_may_be_built() -> None:
     check_allowed(NetworkConfig(), Task(), (), "no")
     check_allowed(NetworkConfig(factory="bottlegan.models.segmenter:unet"), Task(), (), "no")
     check_allowed(UNET, Task(), ("monai.networks.nets:UNet",), "no")
-    for factory in ("monai.networks.nets:UNet", "os:system", "bottlegan.files:write_text"):
+    for factory in ("monai.networks.nets:UNet", "os:system", "bottlegan.core.files:write_text"):
         with pytest.raises(ConfigError, match=f"the network's factory {factory} is not allowed here; ask us"):
             check_allowed(NetworkConfig(factory=factory), Task(), ("monai.networks.nets:DenseNet121",), "ask us")
 

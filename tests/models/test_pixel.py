@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bottlegan.errors import ConfigError
+from bottlegan.core.errors import ConfigError
 from bottlegan.models.config import GeneratorConfig
 from bottlegan.models.pixel import KNOWN_CODES, Modulation, PixelGenerator
 from bottlegan.stain.density import to_density, to_rgb

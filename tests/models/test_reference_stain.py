@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.models.reference_stain import ReferenceStain
+from bottlegan.simulation.styles import stain_densities
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
-from bottlegan.stain.simulate import stain_densities
 from bottlegan.stain.style import LABORATORIES, REFERENCE
 
 

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from bottlegan.errors import ConfigError
+from bottlegan.core.errors import ConfigError
 from bottlegan.models.paradigms import drawing_from
 from bottlegan.models.segmenter import Segmenter, SegmenterConfig, classifier, unet
 

@@ -2,7 +2,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.models.style_codes import StyleCodes, add_noise
 
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model

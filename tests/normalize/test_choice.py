@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.lab import sample_slide
-from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -16,9 +17,8 @@ from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize import normalizer
 from bottlegan.normalize.choice import ChosenMap, MapChoice, RefusedError, need_color_map
 from bottlegan.normalize.normalizer import Direction, Normalizer
-from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.styles import render
 from bottlegan.slides.reader import open_slide
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABS, REFERENCE, draw_style
 
 GREEN, BLUE = np.array([[[20, 120, 60]]], np.uint8), np.array([[[30, 60, 170]]], np.uint8)

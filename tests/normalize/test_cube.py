@@ -11,7 +11,7 @@ from scipy.interpolate import RegularGridInterpolator
 
 from bottlegan.colormap.cube import random_colors, read_cube, tissue_colors
 from bottlegan.colormap.table import Levels
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model

@@ -5,13 +5,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.stain.simulate import render
+from bottlegan.simulation.styles import render
 from bottlegan.stain.style import LABORATORIES
 
 

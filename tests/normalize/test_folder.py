@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bottlegan.colormap.table import Convert
-from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import read_image, write_image
 from bottlegan.normalize.choice import RefusedError
 from bottlegan.normalize.folder import map_files, pair_files

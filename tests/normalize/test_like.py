@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 from bottlegan.cli.main import app
 from bottlegan.colormap.ink import weigh_ink
 from bottlegan.colormap.levels import DENSITY
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import encode_maps
@@ -21,9 +21,9 @@ from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.choice import MapChoice
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.onboarding.verdict import Verdict
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import both_ways
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, Style
 from bottlegan.training.prior import true_maps
 

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 import bottlegan
-from bottlegan.errors import InputError, MissingError, ModelFileError
+from bottlegan.core.errors import InputError, MissingError, ModelFileError
+from bottlegan.core.progress import EventLog
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch, to_levels
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -23,9 +24,8 @@ from bottlegan.models.weights import read_document
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.record import FIGURES
 from bottlegan.onboarding.verdict import Verdict
-from bottlegan.progress import EventLog
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE
 from bottlegan.training.prior import PriorConfig, begin_prior
 

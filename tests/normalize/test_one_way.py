@@ -28,8 +28,8 @@ from bottlegan.normalize.choice import MapChoice
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.slides.one import SlideOptions, lay_grid, map_tile
 from bottlegan.normalize.transforms import Normalize, RandomRestain, Restain
+from bottlegan.simulation.styles import render, stain_densities
 from bottlegan.slides.reader import open_slide
-from bottlegan.stain.simulate import render, stain_densities
 from bottlegan.stain.style import LABORATORIES, REFERENCE
 
 NAMES = ("a", "b")

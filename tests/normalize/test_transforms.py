@@ -6,13 +6,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.transforms import Normalize, RandomRestain, Restain
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 
 NAMES = ("a", "b", "c", "d")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Levels, read_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import decode_maps
@@ -34,10 +34,10 @@ from bottlegan.onboarding.fit import (
 )
 from bottlegan.onboarding.labs import describe_reference, onboard_all, to_torch
 from bottlegan.onboarding.verdict import MOST_GAIN, Verdict
+from bottlegan.simulation.styles import render, stain_densities
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import to_density, to_rgb
-from bottlegan.stain.simulate import render, stain_densities
 from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 
 ODD = Style(name="odd", hematoxylin=(1.2, 1.0, 0.3), eosin=(0.1, 0.4, 0.9), offset=(0.02, 0.06))

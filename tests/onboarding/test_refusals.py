@@ -13,9 +13,9 @@ from bottlegan.models.document import PRIOR
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import Tissue, draw_tissue
 from bottlegan.simulation.tissue_parts import noise
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, LABS, WIDE, Style, draw_style
 
 SIZE = 160

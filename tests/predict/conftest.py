@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
@@ -14,10 +15,9 @@ from bottlegan.models.network_file import Mode, NetworkDocument, digest_model, s
 from bottlegan.models.networks import Built, NetworkConfig, build_network, exchanged
 from bottlegan.models.weights import read_weights
 from bottlegan.predict.predictor import Predictor
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
-from bottlegan.task import Task
 from bottlegan.training.task import TrainingConfig, labeled_loss
 
 BINARY = Task(micrometers=1.0)

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 import bottlegan
+from bottlegan.core.errors import InputError, ModelFileError
+from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import InputError, ModelFileError
 from bottlegan.metrics.tally import compute_scores, tally
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import load_network
@@ -15,7 +16,6 @@ from bottlegan.models.networks import NetworkConfig
 from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.predict.predictor import Predictor
-from bottlegan.task import Task
 from bottlegan.training.task import lay_out, score, to_truth
 
 

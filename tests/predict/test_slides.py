@@ -10,7 +10,8 @@ import torch
 from skimage.draw import polygon2mask
 from skimage.measure import label as find_regions
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.task import Task
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import load_network
@@ -23,7 +24,6 @@ from bottlegan.predict.slides import SlideChoice, predict_slide
 from bottlegan.predict.view import look_at
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.reader import open_slide
-from bottlegan.task import Task
 from bottlegan.training.task import to_images
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

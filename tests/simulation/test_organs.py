@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
-from bottlegan.seeding import numpy_stream
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.simulation import organs
 from bottlegan.simulation.organs import (
     BLOOD,

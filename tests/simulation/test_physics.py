@@ -22,7 +22,7 @@ from bottlegan.simulation.physics import (
     scan,
     to_reference,
 )
-from bottlegan.stain.simulate import render
+from bottlegan.simulation.styles import render
 from bottlegan.stain.style import REFERENCE
 
 LABS = [draw_physical_lab(np.random.default_rng(seed)) for seed in range(60)]

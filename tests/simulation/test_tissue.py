@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.simulation.tissue import Tissue, draw_tissue
 
 SIZE = 160

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.slides import dicom
 from bottlegan.slides.dicom import Level, convert_to_dicom
 from bottlegan.slides.grid import Size

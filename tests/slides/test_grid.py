@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes, parse_region
 
 SIDES, STARTS = st.integers(1, 60), st.integers(0, 40)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottlegan.errors import ImageError, InputError, MissingError
+from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.reader import is_slide, open_slide
 from bottlegan.slides.tissue import choose_tiles, mask_ink, mask_tissue, sample_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 
 GLASS = 238

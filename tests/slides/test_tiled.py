@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from bottlegan.errors import ImageError, TileError
+from bottlegan.core.errors import ImageError, TileError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.reader import open_slide, read_all_but_broken

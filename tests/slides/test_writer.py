@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides import bigtiff
 from bottlegan.slides.grid import Grid, Region, Size

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from bottlegan.core.errors import InputError
 from bottlegan.data.peso import PesoPatches
-from bottlegan.errors import InputError
+from bottlegan.simulation.styles import render, stain_densities
 from bottlegan.stain.density import NEARLY_WHITE, to_density
 from bottlegan.stain.macenko import (
     Reference,
@@ -22,7 +23,6 @@ from bottlegan.stain.macenko import (
     swap_profile,
     weighted_quantile,
 )
-from bottlegan.stain.simulate import render, stain_densities
 from bottlegan.stain.style import LABORATORIES, REFERENCE, Style
 
 PALE = Style(name="pale", hematoxylin=(0.5, 0.7, 0.35), eosin=(0.02, 0.4, 0.2))

@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.config import parse, to_values
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.core.config import parse, to_values
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.code_maps import decode_maps, encode_maps
@@ -14,11 +15,10 @@ from bottlegan.models.critics import CriticConfig
 from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.onboarding.fit import onboard
-from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.density import map_images
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES, LABS, REFERENCE, draw_style
 from bottlegan.training.distill import DistillConfig, distill, fit_maps, restain_images, restain_pixels
 from bottlegan.training.gan import TrainConfig, train

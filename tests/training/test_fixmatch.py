@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from bottlegan.errors import ConfigError
+from bottlegan.core.errors import ConfigError
 from bottlegan.imaging.files import Levels
 from bottlegan.models.networks import Built
 from bottlegan.training.fixmatch import FixMatchConfig, cut_mix, cut_out, distort, draw_rectangles, unlabeled_loss

@@ -5,17 +5,17 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.config import load, parse, to_toml, to_values
-from bottlegan.errors import InputError
+from bottlegan.core.config import load, parse, to_toml, to_values
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Json, Silent
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.critics import CriticConfig
 from bottlegan.models.paradigms import StyleModel
-from bottlegan.progress import Json, Silent
-from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import PAPER, REFERENCE, draw_style
 from bottlegan.training import gan
 from bottlegan.training.gan import PRESETS, TrainConfig, advance, measure, prepare, start, train

@@ -1,7 +1,7 @@
 import numpy as np
 
+from bottlegan.core.progress import Silent
 from bottlegan.models.pixel_sets import DENSITY, VIEWS
-from bottlegan.progress import Silent
 from bottlegan.simulation.lab import PATCHES, SHOWN, SimulatedLab
 from bottlegan.training.lab_samples import BATCH, KEPT, LabPixels, draw_batch, draw_pixels, join_pixels, sample_lab
 

@@ -8,7 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from bottlegan.config import parse, to_values
+from bottlegan.core.config import parse, to_values
+from bottlegan.core.progress import Json, Silent
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.document import PRIOR
@@ -18,13 +20,11 @@ from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.models.style_encoder import StyleEncoder
 from bottlegan.models.weights import read_document
-from bottlegan.progress import Json, Silent
-from bottlegan.seeding import numpy_stream
 from bottlegan.simulation import lab as labs_module
 from bottlegan.simulation.lab import PATCHES, draw_labs
+from bottlegan.simulation.styles import render, stain_densities
 from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.density import map_images, to_density, to_rgb
-from bottlegan.stain.simulate import render, stain_densities
 from bottlegan.stain.style import REFERENCE, WIDE, Style, draw_style
 from bottlegan.training import prior
 from bottlegan.training.lab_samples import KEPT, LabPixels, join_pixels, sample_lab

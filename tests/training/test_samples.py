@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bottlegan.losses import profile_distance
-from bottlegan.stain.simulate import render, stain_densities
+from bottlegan.simulation.styles import render, stain_densities
 from bottlegan.stain.style import REFERENCE
 from bottlegan.training.samples import HELD_OUT, POOL, ColorProfile, collect, match_content
 

@@ -5,12 +5,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.task import IGNORED, Task
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import ConfigError, InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.networks import Built
-from bottlegan.task import IGNORED, Task
 from bottlegan.training.task import (
     TrainingConfig,
     check_crops,

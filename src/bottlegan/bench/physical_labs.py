@@ -19,25 +19,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bottlegan.bench.normalize import MapLevels, Peer, find_package, peer_torchstain
 from bottlegan.bench.real_methods import NOTHING, OURS, Fitted, apply, fit_moments
-from bottlegan.errors import InputError
-from bottlegan.experiments.bench_normalize import MapLevels, Peer, find_package, peer_torchstain
-from bottlegan.experiments.table2_files import find_commit
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Json, Progress, Silent
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.progress import Json, Progress, Silent
-from bottlegan.seeding import numpy_stream
+from bottlegan.reproduce.table2_files import find_commit
 from bottlegan.simulation.organs import Patch, draw_patch
 from bottlegan.simulation.physics import PhysicalLab, draw_physical_lab, expose, scan
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.affine import AffineMap
 from bottlegan.stain.density import map_images, to_density, to_rgb
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density, summarize_reference
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 
 SEED = 2024

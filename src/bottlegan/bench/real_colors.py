@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from skimage.color import rgb2lab
 
+from bottlegan.core.progress import Json
 from bottlegan.imaging.files import Levels
-from bottlegan.progress import Json
 
 Mask = NDArray[np.bool_]
 Color = NDArray[np.float64]

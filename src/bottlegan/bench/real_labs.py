@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bottlegan.bench.normalize import clock
 from bottlegan.bench.real_colors import (
     Color,
     Colors,
@@ -33,13 +34,12 @@ from bottlegan.bench.real_colors import (
 from bottlegan.bench.real_methods import NOTHING, Method, Opinion, apply, list_methods
 from bottlegan.bench.real_restained import Tiles, measure_restained, read_tiles
 from bottlegan.bench.real_slide import Glass, measure_glass, read_glass
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.data.lab import spread
 from bottlegan.data.real import RealData
-from bottlegan.errors import InputError
-from bottlegan.experiments.bench_normalize import clock
-from bottlegan.experiments.table2_files import find_commit
 from bottlegan.imaging.files import Levels, read_image
-from bottlegan.progress import Json, Progress, Silent
+from bottlegan.reproduce.table2_files import find_commit
 
 WAYS = ("labs", "images")
 """What a method is fitted to: all images of a lab, or each image alone."""

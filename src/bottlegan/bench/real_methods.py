@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from skimage.color import lab2rgb, rgb2lab
 
+from bottlegan.bench.normalize import MapLevels, Peer, peer_torchstain
+from bottlegan.core.errors import InputError
 from bottlegan.data.real import read_whole
-from bottlegan.errors import InputError
-from bottlegan.experiments.bench_normalize import MapLevels, Peer, peer_torchstain
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import REFERENCE
 
 NOTHING, OURS = "nothing", "ours"

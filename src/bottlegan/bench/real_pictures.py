@@ -12,11 +12,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from bottlegan.bench.real_methods import Fitted, Method, apply, fit_ours, write_slide
+from bottlegan.core.files import make_folder
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.lab import spread
 from bottlegan.data.real import RealData, read_whole
-from bottlegan.files import make_folder
 from bottlegan.imaging.files import Levels, read_image, write_image
-from bottlegan.progress import Progress, Silent
 
 SIDE = 220
 """Of a picture on a sheet, in pixels."""

@@ -17,10 +17,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 from scipy.stats import spearmanr
 
-from bottlegan.errors import InputError
-from bottlegan.experiments.drift_chart import ALARM, CALM, choose_step, wrap_svg
-from bottlegan.experiments.table2_files import find_commit
-from bottlegan.files import write_text
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import write_text
+from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
@@ -31,7 +30,8 @@ from bottlegan.models.weights import ModelWeights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import GOOD_ERROR, Verdict
-from bottlegan.progress import Json, Progress, Silent
+from bottlegan.quality.drift_chart import ALARM, CALM, choose_step, wrap_svg
+from bottlegan.reproduce.table2_files import find_commit
 from bottlegan.simulation.lab import SimulatedLab, draw_labs
 
 SEED = 2025

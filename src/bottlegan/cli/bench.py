@@ -10,11 +10,11 @@ from rich.table import Table
 
 from bottlegan.cli.options import ModelOption
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.errors import InputError
-from bottlegan.files import write_text
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import write_text
 
 if TYPE_CHECKING:
-    from bottlegan.progress import Json
+    from bottlegan.core.progress import Json
 
 bench = typer.Typer(help="Measure ours and the peers in one run.", no_args_is_help=True)
 
@@ -34,8 +34,8 @@ def train(
 
     Example: bottlegan bench train --data peso/ --json bench.json
     """
-    from bottlegan.experiments.bench_train import bench_train
-    from bottlegan.experiments.paired import load_halves
+    from bottlegan.bench.train import bench_train
+    from bottlegan.reproduce.paired import load_halves
 
     progress = TerminalProgress()
     figures = bench_train(load_halves("cpu", data, 0, progress), 60 * paper_minutes, progress)
@@ -85,8 +85,8 @@ def _bench_peso(
     data: Path | None, labs: int | None, progress: TerminalProgress, console: Console
 ) -> "dict[str, Json] | None":
     """Measure the PESO styles and print the figures; without PESO patches, say so."""
-    from bottlegan.experiments.bench_onboard import bench_onboard
-    from bottlegan.experiments.paired import NEARBY, VARIABLE, find_peso, load_halves
+    from bottlegan.bench.onboard import bench_onboard
+    from bottlegan.reproduce.paired import NEARBY, VARIABLE, find_peso, load_halves
 
     try:
         folder = find_peso(data)
@@ -108,7 +108,7 @@ def normalize(
 
     Example: bottlegan bench normalize --size 2048 --json bench.json
     """
-    from bottlegan.experiments.bench_normalize import bench_normalize
+    from bottlegan.bench.normalize import bench_normalize
 
     figures = bench_normalize(size, repeats, TerminalProgress())
     _write(figures, json_file)
@@ -121,7 +121,7 @@ def table(json_file: JsonOption = None) -> None:
 
     Example: bottlegan bench table --json bench.json
     """
-    from bottlegan.experiments.bench_table import bench_table
+    from bottlegan.bench.table import bench_table
 
     figures = bench_table(TerminalProgress())
     _write(figures, json_file)
@@ -147,7 +147,7 @@ def slide(
 
     Example: bottlegan bench slide --size 20000 --json bench.json
     """
-    from bottlegan.experiments.bench_slide import bench_slide
+    from bottlegan.bench.slide import bench_slide
 
     figures = bench_slide(file, size, quality, repeats, TerminalProgress())
     _write(figures, json_file)
@@ -163,7 +163,7 @@ def predict(
     repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
 ) -> None:
     """Time the prediction of a whole slide, over reading it alone. Example: bottlegan bench predict --size 20000."""
-    from bottlegan.experiments.bench_predict import bench_predict
+    from bottlegan.bench.predict import bench_predict
 
     figures = bench_predict(file, size, network, repeats, TerminalProgress())
     _write(figures, json_file)
@@ -183,7 +183,7 @@ def federation(
 
     Example: bottlegan bench federation --data peso/ --json bench.json
     """
-    from bottlegan.experiments.bench_federation import bench_federation
+    from bottlegan.bench.federation import bench_federation
 
     figures = bench_federation(scale, data, clients, TerminalProgress())
     _write(figures, json_file)

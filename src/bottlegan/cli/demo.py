@@ -18,8 +18,8 @@ def demo(
 
     Example: bottlegan demo --out demo
     """
-    from bottlegan.config import load
-    from bottlegan.experiments.demo import DemoConfig, run_demo
+    from bottlegan.core.config import load
+    from bottlegan.demo.run import DemoConfig, run_demo
 
     chosen = DemoConfig() if config is None else load(DemoConfig, config)
     if seed is not None:

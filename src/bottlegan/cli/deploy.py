@@ -34,7 +34,7 @@ def init(
 
     Example: bottlegan deploy init consortium --host federation.example.org --labs uppsala,graz
     """
-    from bottlegan.config import load
+    from bottlegan.core.config import load
     from bottlegan.federated.deploy.consortium import deploy as write
     from bottlegan.federated.simulation import SimulationConfig
 

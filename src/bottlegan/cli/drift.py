@@ -12,7 +12,7 @@ from bottlegan.cli.options import ModelOption, find_model
 from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bottlegan.experiments.drift import Drift
+    from bottlegan.quality.drift import Drift
 
 
 def drift(
@@ -33,10 +33,10 @@ def drift(
 
     Example: bottlegan drift batches/ --style our-lab --out drift/
     """
-    from bottlegan.experiments.drift import fit_batches, list_batches, measure_drift
-    from bottlegan.experiments.drift_report import say_result, write_drift
     from bottlegan.models.document import check_name
     from bottlegan.models.paradigms import BottleGAN
+    from bottlegan.quality.drift import fit_batches, list_batches, measure_drift
+    from bottlegan.quality.drift_report import say_result, write_drift
 
     check_name(style)
     batches = list_batches(folder)

@@ -9,10 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.files import write_text
+from bottlegan.core.files import write_text
 
 if TYPE_CHECKING:
-    from bottlegan.experiments.evaluate import Evaluation
+    from bottlegan.quality.evaluate import Evaluation
 
 
 def evaluate(
@@ -29,8 +29,8 @@ def evaluate(
 
     Example: bottlegan evaluate normalized/ truth/ --json scores.json
     """
-    from bottlegan.experiments.evaluate import evaluate_folders
     from bottlegan.metrics.features import InceptionFeatures
+    from bottlegan.quality.evaluate import evaluate_folders
 
     extractor = None if inception is None else InceptionFeatures(inception)
     result = evaluate_folders(output_dir, truth_dir, extractor, TerminalProgress())

@@ -7,7 +7,7 @@ import typer
 
 from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, find_model, open_style
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 
 if TYPE_CHECKING:
     from bottlegan.models.freeze import Direction
@@ -62,7 +62,7 @@ def _write_onnx(path: Path, normalizer: "Normalizer", direction: "Direction") ->
     """Write a model, but only if it maps all colors as the kernel does."""
     from bottlegan import __version__
     from bottlegan.colormap.onnx import MOST_OFF, MOST_SHARE, compare_onnx, make_onnx, write_onnx
-    from bottlegan.files import replacing
+    from bottlegan.core.files import replacing
 
     table = normalizer.color_map(direction)
     pen = "mapped" if table.network.ink is None else "left as it is"
@@ -83,7 +83,7 @@ def _write_script(path: Path, normalizer: "Normalizer", direction: "Direction") 
     from bottlegan import __version__
     from bottlegan.colormap.cube import write_cube
     from bottlegan.colormap.qupath import SIZE, make_script
-    from bottlegan.files import write_text
+    from bottlegan.core.files import write_text
     from bottlegan.normalize.cube import make_cube
 
     cube = path.with_suffix(".cube")

@@ -53,7 +53,7 @@ def _tell_run(folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from bottlegan.experiments.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+    from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, find_model, open_style
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 if TYPE_CHECKING:
     from bottlegan.colormap.checks import Color, Jump, MapChecks
@@ -84,7 +84,7 @@ def lut(
 
 def _draw(normalizer: "Normalizer", direction: "Direction") -> "Levels":
     """Return a picture of the map, with the stains as the images that it is meant for show them."""
-    from bottlegan.experiments.lut_picture import draw_map, mix_all
+    from bottlegan.quality.lut_picture import draw_map, mix_all
     from bottlegan.stain.style import REFERENCE
 
     mixes = mix_all(normalizer.model.document.reference or REFERENCE)

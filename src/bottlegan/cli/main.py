@@ -20,7 +20,7 @@ from bottlegan.cli.reproduce import reproduce
 from bottlegan.cli.simulate import simulate
 from bottlegan.cli.synth import synth
 from bottlegan.cli.train import train
-from bottlegan.errors import FederationError, InputError
+from bottlegan.core.errors import FederationError, InputError
 
 FEDERATED = ("flwr", "ray", "cryptography")
 """Packages of the extra of that name, which federations need and nothing else does."""

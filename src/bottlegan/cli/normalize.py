@@ -21,7 +21,7 @@ from bottlegan.cli.slides import (
     shows_slides,
     stream,
 )
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 if TYPE_CHECKING:
     from bottlegan.normalize.choice import MapChoice

@@ -9,8 +9,8 @@ import typer
 from bottlegan.cli.options import ModelOption, check_paths, find_model
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.cli.slides import shows_slides
-from bottlegan.errors import InputError
-from bottlegan.progress import EventLog
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import EventLog
 
 
 def onboard(
@@ -66,7 +66,7 @@ def train_prior(
 
     Example: bottlegan train-prior --out prior.safetensors
     """
-    from bottlegan.config import load
+    from bottlegan.core.config import load
     from bottlegan.models.files import save_model
     from bottlegan.stain.style import REFERENCE
     from bottlegan.training.prior import PriorConfig

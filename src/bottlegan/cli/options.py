@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 
 if TYPE_CHECKING:
     from bottlegan.normalize.normalizer import Normalizer

@@ -9,7 +9,7 @@ import typer
 from bottlegan.cli.options import ModelOption, check_paths
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.cli.slides import SLIDES, shows_images, shows_slides
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 if TYPE_CHECKING:
     from bottlegan.normalize.choice import MakeMap
@@ -127,7 +127,7 @@ def _predict_folder(
     predictor: "Predictor", source: Path, target: Path, make_map: "MakeMap | None", choice: "SlideChoice"
 ) -> None:
     """Predict each slide of a folder; those that cannot be are named, and the others are written."""
-    from bottlegan.files import make_folder
+    from bottlegan.core.files import make_folder
     from bottlegan.slides.reader import list_slides
 
     if shows_images(source):

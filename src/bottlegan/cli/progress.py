@@ -15,7 +15,7 @@ from rich.progress import (
 from rich.progress import Progress as Bars
 from rich.text import Text
 
-from bottlegan.progress import EventLog, Item, Json, Unit
+from bottlegan.core.progress import EventLog, Item, Json, Unit
 
 
 class SpeedColumn(ProgressColumn):

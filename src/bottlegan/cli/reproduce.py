@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.progress import EventLog
+from bottlegan.core.progress import EventLog
 
 Result = Literal["table1", "table2", "figure2", "figure3"]
 
@@ -16,7 +16,7 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for the results; a run there is gone on with.", show_default=False)],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of PESO patches; else $BOTTLEGAN_PESO or ../shared/data/peso. Not used by smoke."),
+        typer.Option(help="Folder of PESO patches; else $BOTTLEGAN_PESO. Not used by smoke."),
     ] = None,
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
@@ -33,27 +33,27 @@ def reproduce(
 
     Example: bottlegan reproduce table2 --out results
     """
-    from bottlegan.files import make_folder
+    from bottlegan.core.files import make_folder
 
     make_folder(out)
     with EventLog(out / f"{result}.jsonl") as log:
         progress = TerminalProgress(log)
         match result:
             case "table1":
-                from bottlegan.experiments.table1 import run_table1
+                from bottlegan.reproduce.table1 import run_table1
 
                 written = run_table1(scale, out, data, jobs, progress)
             case "figure3":
-                from bottlegan.experiments.figure3 import run_figure3
+                from bottlegan.reproduce.figure3 import run_figure3
 
                 written = run_figure3(scale, out, data, jobs, progress)
             case "table2":
-                from bottlegan.experiments.table2 import run_table2
+                from bottlegan.reproduce.table2 import run_table2
 
                 run_table2(scale, out, data, seed, progress)
                 written = out / "table2.md"
             case "figure2":
-                from bottlegan.experiments.figure2 import run_figure2
+                from bottlegan.reproduce.figure2 import run_figure2
 
                 written = run_figure2(scale, out, data, seed, progress)
     typer.echo(f"Wrote {written}.")

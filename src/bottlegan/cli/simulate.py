@@ -9,7 +9,7 @@ import typer
 
 from bottlegan.cli.options import check_paths
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 
 def simulate(
@@ -30,7 +30,7 @@ def simulate(
 
     Example: bottlegan simulate configs/simulate.toml --out run
     """
-    from bottlegan.config import load
+    from bottlegan.core.config import load
     from bottlegan.federated.server.folder import HISTORY, NETWORK, SCORES, holds_run
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 

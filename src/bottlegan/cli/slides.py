@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 if TYPE_CHECKING:
     from bottlegan.normalize.choice import MapChoice

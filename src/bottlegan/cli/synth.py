@@ -28,8 +28,8 @@ def slide(
 
     Example: bottlegan synth slide slide.tiff --size 20000 --seed 1
     """
-    from bottlegan.data.synthetic_lab import draw_lab
-    from bottlegan.data.synthetic_slide import write_slide
+    from bottlegan.simulation.lab_folder import draw_lab
+    from bottlegan.simulation.slide import write_slide
 
     style = draw_lab(seed if style_seed is None else style_seed)
     note = {"software": f"bottlegan {__version__}"}
@@ -51,7 +51,7 @@ def lab(
 
     Example: bottlegan synth lab lab-1 --patches 16 --masks --seed 1
     """
-    from bottlegan.data.synthetic_lab import draw_lab, write_lab
+    from bottlegan.simulation.lab_folder import draw_lab, write_lab
 
     style = draw_lab(seed if style_seed is None else style_seed)
     write_lab(folder, patches, size, seed, style, masks=masks, progress=TerminalProgress())

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.errors import InputError
-from bottlegan.progress import EventLog
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import EventLog
 
 
 class Preset(StrEnum):
@@ -34,7 +34,7 @@ def train(
 
     Example: bottlegan train labs/ --reference reference/ --out model.safetensors
     """
-    from bottlegan.config import load
+    from bottlegan.core.config import load
     from bottlegan.data.patches import list_labs, list_patches
     from bottlegan.models.files import save_model
     from bottlegan.training.gan import PRESETS, TrainConfig

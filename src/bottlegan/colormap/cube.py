@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from bottlegan.colormap.levels import Levels
 from bottlegan.colormap.table import Convert
-from bottlegan.errors import InputError, MissingError
-from bottlegan.files import write_text
-from bottlegan.seeding import numpy_stream
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.files import write_text
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.stain.style import LABS, draw_style, mix_stains
 
 Floats = NDArray[np.float64]

@@ -22,8 +22,8 @@ from bottlegan.colormap.levels import DENSITY, EDGES, Floats, Levels, to_levels
 from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import BLOCK, Convert
-from bottlegan.errors import MissingError
-from bottlegan.progress import Progress, Silent
+from bottlegan.core.errors import MissingError
+from bottlegan.core.progress import Progress, Silent
 
 try:
     import onnx

@@ -15,7 +15,7 @@ import numpy as np
 from bottlegan.colormap.keys import COLORS, Keys, count_colors
 from bottlegan.colormap.levels import Floats, Levels
 from bottlegan.colormap.network import ColorNetwork
-from bottlegan.progress import Progress, Silent
+from bottlegan.core.progress import Progress, Silent
 
 Convert = Callable[[Levels], Levels]
 """What makes of colors (..., 3) others (..., 3), each by itself."""

@@ -6,8 +6,8 @@ from typing import TypeVar
 
 import numpy as np
 
+from bottlegan.core.errors import InputError
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels, read_image
 from bottlegan.slides.reader import Slide, is_slide, open_slide
 from bottlegan.slides.tissue import sample_tissue

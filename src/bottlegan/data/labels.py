@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.data.patches import MASK_ENDING, check_fitting, list_patches
-from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.imaging.files import FORMATS, Levels, read_image, read_values
-from bottlegan.task import IGNORED, Task, list_classes
+from bottlegan.core.errors import ImageError, InputError, MissingError
+from bottlegan.core.task import IGNORED, Task, list_classes
+from bottlegan.data.patches import check_fitting, list_patches
+from bottlegan.imaging.files import FORMATS, MASK_ENDING, Levels, read_image, read_values
 
 Truth = NDArray[np.uint8]
 """Class ids of pixels (H, W), IGNORED where they do not count; or () of a whole patch."""

@@ -10,9 +10,9 @@ from itertools import chain, pairwise
 
 import numpy as np
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError, InputError
-from bottlegan.seeding import numpy_stream
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.stain.style import PAPER, Style, Variety, draw_style
 
 

@@ -11,10 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.imaging.files import FORMATS, Levels, read_image, read_mask
-
-MASK_ENDING = "_mask"
+from bottlegan.core.errors import ImageError, InputError, MissingError
+from bottlegan.imaging.files import FORMATS, MASK_ENDING, Levels, read_image, read_mask
 
 
 @dataclass(frozen=True)

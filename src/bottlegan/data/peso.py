@@ -18,8 +18,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from bottlegan.core.errors import MissingError
 from bottlegan.data.patches import read_fitting_mask
-from bottlegan.errors import MissingError
 from bottlegan.imaging.files import read_image
 from bottlegan.imaging.tensors import to_batch
 

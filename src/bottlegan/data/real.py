@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.data.patches import list_patches, read_fitting_mask
-from bottlegan.errors import InputError, MissingError
 from bottlegan.imaging.files import Levels, read_image
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide

@@ -11,24 +11,24 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.config import document, load, to_json, to_toml
+from bottlegan.core.config import document, load, to_json, to_toml
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.files import make_folder, write_text
+from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.seeding import torch_stream
 from bottlegan.data.partition import Client as Dealt
 from bottlegan.data.partition import PartitionSpec, draw_partition
-from bottlegan.data.patches import MASK_ENDING, list_patches
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.data.patches import list_patches
 from bottlegan.federated.client.client import open_client
 from bottlegan.federated.client.holdings import LAB_FILE, LabConfig, find_labs
 from bottlegan.federated.protocol.exchange import LocalExchange
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.rounds import State
-from bottlegan.files import make_folder, write_text
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import MASK_ENDING, Levels, write_image
 from bottlegan.imaging.tensors import from_batch
-from bottlegan.progress import Progress, Silent
-from bottlegan.seeding import torch_stream
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import Tissue, draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABS, PAPER, REFERENCE, WIDE, Style
 
 VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}

@@ -7,13 +7,15 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.files import replacing
+from bottlegan.core.errors import ImageError, InputError, MissingError
+from bottlegan.core.files import replacing
 
 Levels = NDArray[np.uint8]
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP"}
 """What we read and write, by suffix."""
+MASK_ENDING = "_mask"
+"""Of the name of a mask, beside the image that it is of."""
 
 _SAVE: dict[str, dict[str, object]] = {
     "PNG": {},

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.imaging.tensors import to_levels
 from bottlegan.stain.density import to_density
 

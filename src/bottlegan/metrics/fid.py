@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torchmetrics.image.fid import FrechetInceptionDistance
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.features import FeatureExtractor, OfflineFeatures
 from bottlegan.metrics.image import check_images
 

@@ -10,7 +10,7 @@ from skimage.metrics import structural_similarity
 from torch import Tensor
 from torchmetrics.functional.image import peak_signal_noise_ratio
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 Array = NDArray[np.float64]
 

@@ -12,11 +12,11 @@ mean optical density (OD) of a pixel over its channels. Three measures:
 import torch
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import torch_stream
 from bottlegan.metrics.image import check_images
-from bottlegan.seeding import torch_stream
+from bottlegan.simulation.styles import unmix
 from bottlegan.stain.density import to_density
-from bottlegan.stain.simulate import unmix
 from bottlegan.stain.style import REFERENCE
 
 CLEAR = 0.3

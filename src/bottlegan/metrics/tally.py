@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.calibration import (
     BINS,
     NEUTRAL,

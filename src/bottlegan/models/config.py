@@ -2,8 +2,8 @@
 
 from typing import Literal
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError
 
 Statistics = Literal["frozen", "instance"]
 Paradigm = Literal["many-one-many", "many-many", "many-one", "many-one-one"]

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bottlegan.config import document
+from bottlegan.core.config import document
 from bottlegan.stain.density import to_density
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bottlegan.config import document, parse
-from bottlegan.errors import ConfigError, InputError, ModelFileError
+from bottlegan.core.config import document, parse
+from bottlegan.core.errors import ConfigError, InputError, ModelFileError
 from bottlegan.models.config import ModelConfig
 from bottlegan.stain.style import Style
 

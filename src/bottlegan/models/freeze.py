@@ -16,7 +16,7 @@ from bottlegan.colormap.levels import Floats
 from bottlegan.colormap.limits import DARKEST_GLASS
 from bottlegan.colormap.network import MIXED, ColorNetwork, Ink
 from bottlegan.colormap.table import ColorMap
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.models.config import KNOWN_CODES, GeneratorConfig
 from bottlegan.models.weights import ModelWeights
 

@@ -17,13 +17,13 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bottlegan.config import document, parse, to_values
-from bottlegan.errors import ConfigError, InputError, MissingError, ModelFileError
-from bottlegan.files import replacing
+from bottlegan.core.config import document, parse, to_values
+from bottlegan.core.errors import ConfigError, InputError, MissingError, ModelFileError
+from bottlegan.core.files import replacing
+from bottlegan.core.task import Task
 from bottlegan.models.document import MAX_TEXT, NETWORK_KEY, one_line
 from bottlegan.models.networks import Built, NetworkConfig, Weights, build_network, check_allowed, load_weights
 from bottlegan.models.weights import ModelWeights
-from bottlegan.task import Task
 
 Mode = Literal["plain", "normalize", "restain"]
 FORMAT = 1

@@ -15,10 +15,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError
+from bottlegan.core.task import Task
 from bottlegan.models.paradigms import drawing_from
-from bottlegan.task import Task
 
 Scalar = bool | int | float | str
 Argument = Scalar | list[Scalar] | list[list[Scalar]] | dict[str, Scalar]

@@ -17,7 +17,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from bottlegan.errors import ModelFileError
+from bottlegan.core.errors import ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.pixel import PixelGenerator
 from bottlegan.models.reference_stain import ReferenceStain

@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError
 
 CENTER, SPREAD = 0.7, 0.25
 """Mean and standard deviation of stained tissue's levels, roughly; the network sees images shifted and scaled by it."""

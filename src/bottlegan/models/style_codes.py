@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.models.document import check_name
 
 

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from bottlegan.config import to_values
-from bottlegan.errors import InputError, MissingError, ModelFileError
-from bottlegan.files import replacing
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import InputError, MissingError, ModelFileError
+from bottlegan.core.files import replacing
 from bottlegan.models.document import KEY, NETWORK_KEY, ModelDocument, check_document, check_name, one_line, read_text
 from bottlegan.models.layout import list_shapes
 from bottlegan.stain.affine import StyleMaps

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.errors import MissingError
+from bottlegan.core.errors import MissingError
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.transforms import Styles, list_normalizers
 

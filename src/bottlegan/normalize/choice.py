@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bottlegan.colormap.table import Convert
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Json
 from bottlegan.models.freeze import Direction
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.given import Given
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.progress import Json
 from bottlegan.slides.reader import Slide
 
 

@@ -6,9 +6,9 @@ import numpy as np
 
 from bottlegan.colormap.levels import DENSITY, Levels
 from bottlegan.colormap.table import ColorMap
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.models.freeze import freeze
 from bottlegan.models.weights import Floats, ModelWeights
-from bottlegan.seeding import numpy_stream
 
 if TYPE_CHECKING:
     from torch import Tensor

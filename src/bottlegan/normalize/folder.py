@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bottlegan.colormap.table import Convert
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.files import make_folder
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import InputError, MissingError
-from bottlegan.files import make_folder
 from bottlegan.imaging.files import FORMATS, read_image, write_image
 from bottlegan.normalize.choice import RefusedError
-from bottlegan.progress import Progress, Silent
 
 
 class ImagePair(NamedTuple):

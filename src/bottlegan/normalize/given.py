@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bottlegan.core.errors import InputError
 from bottlegan.data.lab import read_lab, sample_slide
-from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.reader import OpenedSlide, PlainImage, Slide
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottlegan.colormap.table import ColorMap
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.imaging.files import Levels
 from bottlegan.models.code_maps import decode_maps, read_reference, relate_codes
 from bottlegan.models.document import PRIOR
@@ -20,7 +21,6 @@ from bottlegan.normalize.given import Given, check_levels, read_images
 from bottlegan.normalize.record import forget_diagnosis, read_diagnosis, write_diagnosis
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
-from bottlegan.progress import Progress, Silent
 from bottlegan.stain.affine import StyleMaps
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from bottlegan.errors import ModelFileError
+from bottlegan.core.errors import ModelFileError
 from bottlegan.models.document import Record
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 

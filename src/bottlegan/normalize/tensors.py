@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bottlegan.colormap.ink import spare_ink
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.files import to_model

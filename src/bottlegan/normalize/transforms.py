@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import get_worker_info
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import torch_stream
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.tensors import check_batch
-from bottlegan.seeding import torch_stream
 
 Styles = StyleModel | str | Path | Normalizer | Sequence[Normalizer]
 """A model, all of whose styles are meant, or its file; or normalizers, of which each is one style."""

@@ -12,8 +12,8 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
+from bottlegan.core.errors import InputError
 from bottlegan.data.lab import MOST_IMAGES, spread
-from bottlegan.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.models.code_maps import encode_maps, read_reference
 from bottlegan.models.document import PRIOR

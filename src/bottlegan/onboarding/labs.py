@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import torch
 
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.imaging.files import Levels
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.onboarding.fit import find_maps, shipped_encoder
-from bottlegan.progress import Progress, Silent
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
 
 

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import make_folder
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import InputError
-from bottlegan.files import make_folder
 from bottlegan.imaging.files import read_image, write_values
 from bottlegan.predict.outlines import count_pixels, list_colors
 from bottlegan.predict.predictor import Prediction, Predictor
 from bottlegan.predict.tables import name_maps, write_areas, write_scores
-from bottlegan.progress import Progress, Silent
 
 AREAS, SCORES = "areas.csv", "scores.csv"
 

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottlegan import __version__
+from bottlegan.core.progress import Json
 from bottlegan.imaging.files import Levels
 from bottlegan.predict.outlines import list_colors
 from bottlegan.predict.predictor import Predictor
-from bottlegan.progress import Json
 from bottlegan.slides.grid import Size
 from bottlegan.slides.writer import Form, PyramidWriter, writing_pyramid
 

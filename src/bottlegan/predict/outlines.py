@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.files import replacing
-from bottlegan.progress import Json
-from bottlegan.task import IGNORED
+from bottlegan.core.files import replacing
+from bottlegan.core.progress import Json
+from bottlegan.core.task import IGNORED
 
 SMALLEST = 8
 """Pixels of the map below which a region is left out, of networks for pixels."""

@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from bottlegan.core.progress import Progress, Silent, Unit
+from bottlegan.core.task import IGNORED
 from bottlegan.normalize.choice import MakeMap
 from bottlegan.predict.maps import stack_maps, writing_maps
 from bottlegan.predict.outlines import count_pixels, write_outlines
@@ -14,12 +16,10 @@ from bottlegan.predict.predictor import Predictor
 from bottlegan.predict.slides import MILLION, SlideChoice, SlidePrediction, fit_to, open_view
 from bottlegan.predict.tables import write_scores
 from bottlegan.predict.view import View
-from bottlegan.progress import Progress, Silent, Unit
 from bottlegan.slides.grid import Grid, Size
 from bottlegan.slides.reader import Broken
 from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.tissue import mask_tissue, read_overview
-from bottlegan.task import IGNORED
 
 ENOUGH = 0.1
 """Share of a patch that must be tissue; others have no class."""

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from bottlegan.colormap.table import Convert
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.task import Task
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import NetworkDocument, digest_model, load_network
@@ -19,7 +20,6 @@ from bottlegan.models.weights import read_weights
 from bottlegan.normalize.given import Given, check_levels
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.predict.local import fix_statistics, measure_reach
-from bottlegan.task import Task
 from bottlegan.training.task import predict_logits, to_images
 
 STYLES = "styles.safetensors"

@@ -13,7 +13,8 @@ from threading import Lock
 import numpy as np
 import torch
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Json, Progress
 from bottlegan.imaging.files import Levels
 from bottlegan.normalize.choice import MakeMap
 from bottlegan.predict.maps import stack_maps, writing_maps
@@ -21,7 +22,6 @@ from bottlegan.predict.outlines import count_pixels, write_outlines
 from bottlegan.predict.predictor import LocalPredictor, Predictor
 from bottlegan.predict.tables import name_maps, write_areas
 from bottlegan.predict.view import View, look_at
-from bottlegan.progress import Json, Progress
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.reader import Broken, Slide, open_slide
 from bottlegan.slides.stream import stream_pyramid

@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from bottlegan.files import write_text
+from bottlegan.core.files import write_text
 
 Cell = str | int | float
 SQUARE_MILLIMETER = 1e6  # square micrometers

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from PIL import Image
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_but_broken

@@ -12,8 +12,8 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.imaging.tensors import to_levels
-from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.organs import BLOOD, EOSIN, HEMATOXYLIN, PIGMENT, Patch, draw_patch
 from bottlegan.simulation.physics import (
     Floats,
@@ -27,8 +27,8 @@ from bottlegan.simulation.physics import (
     scan,
     to_reference,
 )
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue_parts import noise
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABS, PAPER, WIDE, draw_style
 
 PATCHES = 8

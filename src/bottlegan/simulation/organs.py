@@ -12,7 +12,7 @@ import numpy as np
 from numpy.random import Generator
 from scipy import ndimage
 
-from bottlegan.seeding import numpy_stream
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.simulation.tissue_parts import Field, Mask, Nuclei, at, noise, points, smear, stamp
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 from torch import Tensor
 
-from bottlegan.errors import InputError
-from bottlegan.seeding import numpy_stream
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.simulation.tissue_parts import (
     Field,
     Labels,

@@ -12,7 +12,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import BinaryIO, Literal
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.slides.grid import Grid
 
 TEXT, SHORT, LONG, RATIO, LONG8 = 2, 3, 4, 5, 16  # types of fields

@@ -17,8 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bottlegan.errors import ImageError, InputError, MissingError
-from bottlegan.files import replacing_folder
+from bottlegan.core.errors import ImageError, InputError, MissingError
+from bottlegan.core.files import replacing_folder
 from bottlegan.slides.bigtiff import CENTIMETER, CENTIMETERS, JPEG, YCBCR
 from bottlegan.slides.grid import Size, halve_sizes
 

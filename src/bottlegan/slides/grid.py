@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 
 
 class Size(NamedTuple):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 from PIL import Image
 
-from bottlegan.errors import ImageError, InputError, MissingError, TileError
+from bottlegan.core.errors import ImageError, InputError, MissingError, TileError
 from bottlegan.imaging.files import FORMATS, Levels, read_image
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.tiled import JpegTiles, read_tiff

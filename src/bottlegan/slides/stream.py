@@ -14,8 +14,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from bottlegan.core.progress import Progress, Silent, Unit
 from bottlegan.imaging.files import Levels
-from bottlegan.progress import Progress, Silent, Unit
 from bottlegan.slides.grid import Grid
 
 BLOCK = 32

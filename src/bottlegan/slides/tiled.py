@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bottlegan.errors import ImageError, MissingError, TileError
+from bottlegan.core.errors import ImageError, MissingError, TileError
 from bottlegan.imaging.files import Levels
 from bottlegan.slides.grid import Grid, Region, Size
 

@@ -7,9 +7,9 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bottlegan.colormap.levels import DENSITY
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.imaging.files import Levels
-from bottlegan.seeding import numpy_stream
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_but_broken
 

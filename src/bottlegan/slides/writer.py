@@ -16,10 +16,10 @@ from xml.sax.saxutils import escape
 import numpy as np
 from PIL import Image
 
-from bottlegan.errors import InputError, MissingError
-from bottlegan.files import replacing
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.files import replacing
+from bottlegan.core.progress import Json
 from bottlegan.imaging.files import Levels
-from bottlegan.progress import Json
 from bottlegan.slides.bigtiff import BigTiff, Page, Pixels
 from bottlegan.slides.dicom import check_folder, convert_to_dicom
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes

@@ -26,7 +26,7 @@ from enum import StrEnum
 import torch
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.stain.density import fade_white, to_density, to_rgb
 from bottlegan.stain.quantiles import weighted_quantile
 

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.config import document
+from bottlegan.core.config import document
 
 Rgb = tuple[float, float, float]
 

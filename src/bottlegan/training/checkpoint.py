@@ -9,9 +9,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bottlegan.config import to_values
-from bottlegan.errors import InputError
-from bottlegan.files import replacing
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import replacing
 
 if TYPE_CHECKING:
     from bottlegan.training.gan import Run, TrainConfig

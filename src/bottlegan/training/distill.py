@@ -12,15 +12,15 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.seeding import torch_stream
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.style_codes import StyleCodes, add_noise
 from bottlegan.onboarding.labs import describe_reference
-from bottlegan.progress import Progress, Silent
-from bottlegan.seeding import torch_stream
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
 from bottlegan.stain.density import BLACK, to_density
 from bottlegan.stain.macenko import plane_normal

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.config import document
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import ConfigError
 from bottlegan.imaging.files import Levels
 from bottlegan.losses import class_loss
 from bottlegan.models.networks import Built

@@ -14,7 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from bottlegan.config import document
+from bottlegan.core.config import document
+from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.seeding import torch_stream
 from bottlegan.imaging.files import Levels
 from bottlegan.losses import (
     Adversarial,
@@ -31,8 +33,6 @@ from bottlegan.models.paradigms import StyleModel, build_model, drawing_from
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import add_noise
 from bottlegan.onboarding.labs import describe_reference, onboard_all
-from bottlegan.progress import Progress, Silent
-from bottlegan.seeding import torch_stream
 from bottlegan.stain.affine import StyleMaps
 from bottlegan.stain.density import map_images
 from bottlegan.training.checkpoint import load_checkpoint, save_checkpoint

@@ -10,9 +10,9 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
+from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.models.pixel_sets import look_at_image, place_grid
-from bottlegan.progress import Progress, Silent
-from bottlegan.seeding import numpy_stream
 from bottlegan.simulation.lab import PATCHES, SHOWN, SimulatedLab, draw_labs
 
 KEPT = 1536

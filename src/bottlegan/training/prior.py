@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bottlegan.config import document
+from bottlegan.core.config import document
+from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.imaging.tensors import from_levels
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.encoder import Look, Sight, quantiles
@@ -23,13 +25,11 @@ from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.style_encoder import StyleEncoder, soft_rgb
 from bottlegan.onboarding.fit import LEAST_GLASS
-from bottlegan.progress import Progress, Silent
-from bottlegan.seeding import numpy_stream, torch_stream
 from bottlegan.simulation.lab import PATCHES
+from bottlegan.simulation.styles import stain_densities
 from bottlegan.stain.affine import AffineMap, StyleMaps
 from bottlegan.stain.density import to_density, to_rgb
 from bottlegan.stain.macenko import plane_normal
-from bottlegan.stain.simulate import stain_densities
 from bottlegan.stain.style import REFERENCE, WIDE, Style, draw_style
 from bottlegan.training.lab_samples import KEPT, LabPixels, draw_pixels
 from bottlegan.training.warm import begin_at_maps

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import torch_stream
 from bottlegan.imaging.tensors import from_levels
-from bottlegan.seeding import torch_stream
 from bottlegan.stain.density import to_density
 from bottlegan.stain.macenko import plane_normal
 from bottlegan.stain.quantiles import sort_last

@@ -8,15 +8,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bottlegan.config import document
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.task import IGNORED, Task
 from bottlegan.data.labels import Labeled, Truth
-from bottlegan.errors import ConfigError, InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_levels
 from bottlegan.losses import Classes, class_loss
 from bottlegan.metrics.tally import Layout, tally
 from bottlegan.models.networks import Built
-from bottlegan.task import IGNORED, Task
 
 Number = TypeVar("Number", bound=np.generic)
 Vary = Callable[[Levels, np.random.Generator], Levels]

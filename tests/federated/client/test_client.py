@@ -9,9 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from bottlegan.config import load, to_values
+from bottlegan.core.config import load, to_values
+from bottlegan.core.errors import ConfigError, FederationError, MissingError
+from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import ConfigError, FederationError, MissingError
 from bottlegan.federated.client.client import Client, open_client
 from bottlegan.federated.client.holdings import LabConfig, open_holdings
 from bottlegan.federated.client.own_layers import OwnLayers
@@ -25,7 +26,6 @@ from bottlegan.models.files import load_model, save_model
 from bottlegan.models.networks import list_normalization
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.task import Task
 from bottlegan.training.task import TrainingConfig, lay_out
 
 

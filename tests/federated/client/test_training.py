@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.client import training
 from bottlegan.federated.client.staining import Staining, Styles, stain_with
 from bottlegan.federated.client.training import Lab, learning_rate, score_lab

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from bottlegan.cli import main as cli
-from bottlegan.config import load, to_values
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.core.config import load, to_values
+from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.federated.client.holdings import LabConfig
 from bottlegan.federated.deploy.consortium import check_host, check_labs, deploy, describe_app, write_app
 from bottlegan.federated.flower.server_app import ServerConfig

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from bottlegan.config import load
+from bottlegan.core.config import load
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.deploy.certificates import write_node_key
 from bottlegan.federated.deploy.consortium import deploy

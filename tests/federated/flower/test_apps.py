@@ -14,8 +14,8 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from bottlegan.config import to_values
-from bottlegan.errors import ConfigError, FederationError, InputError, MissingError
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import ConfigError, FederationError, InputError, MissingError
 from bottlegan.federated.flower.client_app import app as client_app
 from bottlegan.federated.flower.client_app import build_client_app, explain
 from bottlegan.federated.flower.exchange import FlowerExchange

@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.federated.flower.messages import (
     LONGEST_NAME,
     MOST_NAMES,

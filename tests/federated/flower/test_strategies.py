@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bottlegan.errors import ConfigError
-from bottlegan.experiments.bench_federation import average
+from bottlegan.bench.federation import average
+from bottlegan.core.errors import ConfigError
 from bottlegan.federated.flower.strategies import Aggregator, Weights
 from bottlegan.federated.server.config import StrategyConfig
 

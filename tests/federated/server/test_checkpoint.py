@@ -7,7 +7,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.federated.protocol.exchange import LocalExchange, Reply, Request
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server import rounds

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import pytest
 
-from bottlegan.errors import ConfigError
+from bottlegan.core.errors import ConfigError
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, flatten, unflatten
 

@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from bottlegan.errors import FederationError, InputError
+from bottlegan.core.errors import FederationError, InputError
+from bottlegan.core.progress import Silent
+from bottlegan.core.task import Task
 from bottlegan.federated.protocol.exchange import (
     LABELED,
     LOSS,
@@ -31,8 +33,6 @@ from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.metrics.tally import tally
 from bottlegan.models.files import load_model
 from bottlegan.models.weights import read_document
-from bottlegan.progress import Silent
-from bottlegan.task import Task
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import lay_out
 

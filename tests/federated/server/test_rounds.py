@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from bottlegan.config import parse, to_values
+from bottlegan.core.config import parse, to_values
+from bottlegan.core.errors import ConfigError, FederationError, InputError
+from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import ConfigError, FederationError, InputError
 from bottlegan.federated.client.training import Lab, score_lab, train_round
 from bottlegan.federated.protocol.exchange import Absence, Exchange, LocalExchange, Reply, Request
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
@@ -20,8 +22,6 @@ from bottlegan.federated.server.phase2 import run_phase2
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, draw_clients
 from bottlegan.metrics.tally import compute_scores, tally
-from bottlegan.progress import Progress, Silent
-from bottlegan.task import Task
 from bottlegan.training.task import lay_out
 
 FEDAVG = StrategyConfig(name="fedavg")

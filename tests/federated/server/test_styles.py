@@ -6,8 +6,9 @@ import torch
 from safetensors.torch import load, save
 from torch import Tensor
 
-from bottlegan.config import parse, to_values
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.core.config import parse, to_values
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.federated.client.style import Contribution, contribute
 from bottlegan.federated.protocol.phase1 import Phase1Config, Upload, expected_shapes
 from bottlegan.federated.server import styles
@@ -19,9 +20,8 @@ from bottlegan.models.document import PRIOR
 from bottlegan.models.files import to_model
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.weights import ModelWeights, read_weights
-from bottlegan.seeding import numpy_stream, torch_stream
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import PAPER, REFERENCE, Style, draw_style
 from bottlegan.training.distill import DistillConfig
 from bottlegan.training.gan import TrainConfig

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from bottlegan.config import to_values
-from bottlegan.errors import InputError, ModelFileError
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import InputError, ModelFileError
 from bottlegan.federated.client.client import open_client
 from bottlegan.federated.protocol.exchange import (
     Absence,

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from bottlegan import __version__
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.progress import Item, Silent, Unit
 from bottlegan.imaging.files import Levels
 from bottlegan.normalize.choice import ChosenMap, Source
 from bottlegan.normalize.slides.one import SlideOptions, map_slide
-from bottlegan.progress import Item, Silent, Unit
 from bottlegan.slides import reader
 from bottlegan.slides.grid import Region
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
 from bottlegan.imaging.files import write_image
 from bottlegan.models.document import PRIOR
 from bottlegan.normalize.choice import ChosenMap, MakeMap, MapChoice, RefusedError, Source

@@ -6,6 +6,7 @@ import torch
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import save_model
@@ -13,12 +14,11 @@ from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.choice import MakeMap, MapChoice
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.slides.one import SlideOptions, map_slide
-from bottlegan.seeding import numpy_stream
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.writer import PyramidWriter
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABS, draw_style
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

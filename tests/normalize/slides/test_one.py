@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.errors import ImageError, InputError, TileError
+from bottlegan.core.errors import ImageError, InputError, TileError
 from bottlegan.imaging.files import Levels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -15,11 +15,11 @@ from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.choice import ChosenMap, MapChoice, RefusedError, Source
 from bottlegan.normalize.normalizer import Direction, Normalizer
 from bottlegan.normalize.slides.one import SlideOptions, map_slide
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
 from bottlegan.slides.writer import PyramidWriter
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

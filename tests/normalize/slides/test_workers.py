@@ -19,7 +19,8 @@ import torch
 from typer.testing import CliRunner
 
 from bottlegan.cli.main import app
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.progress import Item, Silent, Unit
 from bottlegan.imaging.files import Levels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -30,9 +31,8 @@ from bottlegan.normalize.slides.folder import Outcome, Pair, map_slide_folder
 from bottlegan.normalize.slides.one import SlideOptions
 from bottlegan.normalize.slides.ray import run_on_ray
 from bottlegan.normalize.slides.workers import TRIES, run_in_processes
-from bottlegan.progress import Item, Silent, Unit
+from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.simulate import render
 from bottlegan.stain.style import LABORATORIES
 
 tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")

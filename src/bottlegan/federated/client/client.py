@@ -12,8 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bottlegan.config import Document, document, load, parse, to_json
-from bottlegan.errors import FederationError, InputError
+from bottlegan.core.config import Document, document, load, parse, to_json
+from bottlegan.core.errors import FederationError, InputError
+from bottlegan.core.files import make_folder, replacing, write_text
+from bottlegan.core.progress import EventLog, Json
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
 from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.own_layers import OwnLayers
@@ -40,12 +42,10 @@ from bottlegan.federated.protocol.handshake import (
     to_tensor,
 )
 from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, load_network
-from bottlegan.files import make_folder, replacing, write_text
 from bottlegan.models.document import PRIOR
 from bottlegan.models.networks import check_allowed, list_normalization, name_factory
 from bottlegan.models.weights import read_weights
 from bottlegan.onboarding.verdict import Verdict
-from bottlegan.progress import EventLog, Json
 from bottlegan.training.task import check_crops, count_classes
 
 Setting = TypeVar("Setting", bool, int, float, str)

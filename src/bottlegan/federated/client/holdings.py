@@ -4,13 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bottlegan.config import document
+from bottlegan.core.config import document
+from bottlegan.core.errors import MissingError
+from bottlegan.core.task import Task
 from bottlegan.data.lab import read_lab
 from bottlegan.data.labels import Labeled, read_labeled
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import MissingError
 from bottlegan.imaging.files import Levels
-from bottlegan.task import Task
 
 LAB_FILE = "lab.toml"
 

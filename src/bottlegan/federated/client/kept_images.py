@@ -12,8 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bottlegan.errors import InputError
-from bottlegan.files import make_folder, replacing
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import make_folder, replacing
 from bottlegan.imaging.files import Levels
 
 

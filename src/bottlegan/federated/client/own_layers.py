@@ -10,7 +10,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bottlegan.files import replacing
+from bottlegan.core.files import replacing
 
 Layers = dict[str, Tensor]
 ROUND = "round"

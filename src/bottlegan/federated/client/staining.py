@@ -20,7 +20,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from bottlegan import __version__
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.imaging.files import Levels
 from bottlegan.models.weights import ModelWeights, read_weights

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, STYLE, Phase1Config, need_reference, to_arrays
 from bottlegan.imaging.files import Levels
 from bottlegan.models.weights import ModelWeights
 from bottlegan.onboarding.fit import onboard
-from bottlegan.progress import Progress
 from bottlegan.training.distill import as_bottlegan
 from bottlegan.training.gan import train
 

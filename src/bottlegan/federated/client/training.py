@@ -8,13 +8,13 @@ from statistics import fmean
 import numpy as np
 from torch import Tensor
 
+from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.labels import Labeled
-from bottlegan.errors import InputError
 from bottlegan.federated.client.staining import Staining
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
 from bottlegan.imaging.files import Levels
 from bottlegan.models.networks import Built, exchanged
-from bottlegan.seeding import numpy_stream
 from bottlegan.training.adam import Adam
 from bottlegan.training.fixmatch import unlabeled_loss
 from bottlegan.training.task import labeled_loss, proximal_term, score

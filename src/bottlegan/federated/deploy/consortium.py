@@ -12,14 +12,14 @@ import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bottlegan import __version__
-from bottlegan.config import to_values
-from bottlegan.data.patches import MASK_ENDING
-from bottlegan.errors import InputError
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import make_folder, write_text
 from bottlegan.federated.deploy.certificates import make_authority, make_server, write_authority, write_node_key
 from bottlegan.federated.flower.server_app import ServerConfig
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs, to_tables
 from bottlegan.federated.server.folder import OWN_PRIOR
-from bottlegan.files import make_folder, write_text
+from bottlegan.imaging.files import MASK_ENDING
 from bottlegan.models.weights import read_weights
 
 PORT = 9092

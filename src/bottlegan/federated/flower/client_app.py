@@ -12,7 +12,7 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from bottlegan.errors import ConfigError, FederationError, InputError, MissingError
+from bottlegan.core.errors import ConfigError, FederationError, InputError, MissingError
 from bottlegan.federated.client.client import Client, open_client
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.flower.messages import (

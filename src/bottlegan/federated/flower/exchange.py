@@ -8,7 +8,7 @@ from itertools import islice
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
-from bottlegan.errors import FederationError, InputError
+from bottlegan.core.errors import FederationError, InputError
 from bottlegan.federated.flower.messages import (
     PARTITION_TYPE,
     message_type,

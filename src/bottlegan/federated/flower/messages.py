@@ -22,7 +22,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
 from bottlegan.federated.protocol.exchange import Absence, Kind, Reply, Request, Scalar
 from bottlegan.federated.protocol.validation import printable
 

@@ -10,9 +10,9 @@ from pathlib import Path
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from bottlegan.config import document, parse
+from bottlegan.core.config import document, parse
+from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.data.patches import list_patches
-from bottlegan.errors import ConfigError, InputError
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.protocol.exchange import Scalar

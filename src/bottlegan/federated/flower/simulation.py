@@ -11,13 +11,13 @@ from flwr.app import ConfigRecordValues, Context
 from flwr.serverapp import Grid, ServerApp
 from flwr.simulation import run_simulation
 
+from bottlegan.core.progress import Progress
 from bottlegan.federated.flower.client_app import build_client_app
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.rounds import State
 from bottlegan.imaging.files import Levels
-from bottlegan.progress import Progress
 
 POLL_SECONDS = 0.02
 START_SECONDS = 300.0

@@ -6,7 +6,7 @@ from typing import Literal, Protocol
 
 from torch import Tensor
 
-from bottlegan.errors import BottleGANError, FederationError
+from bottlegan.core.errors import BottleGANError, FederationError
 from bottlegan.onboarding.verdict import Verdict
 
 Kind = Literal["join", "contribute", "styles", "train", "evaluate"]

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bottlegan import __version__
-from bottlegan.config import document, parse, to_values
+from bottlegan.core.config import document, parse, to_values
 from bottlegan.federated.protocol.exchange import RefusalError
 from bottlegan.federated.protocol.phase2 import Phase2Config, draw_network
 from bottlegan.federated.protocol.validation import printable

@@ -11,8 +11,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import ModelDocument
 from bottlegan.models.paradigms import BottleGAN, build_model

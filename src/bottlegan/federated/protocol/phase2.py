@@ -5,12 +5,12 @@ import math
 import torch
 from torch import Tensor
 
-from bottlegan.config import document
-from bottlegan.errors import ConfigError
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError
+from bottlegan.core.seeding import torch_stream
+from bottlegan.core.task import Task
 from bottlegan.models.network_file import Mode
 from bottlegan.models.networks import Built, NetworkConfig, build_network, exchanged, load_weights
-from bottlegan.seeding import torch_stream
-from bottlegan.task import Task
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
 

@@ -11,12 +11,12 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from bottlegan.config import parse, to_values
-from bottlegan.errors import InputError
+from bottlegan.core.config import parse, to_values
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import replacing
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.history import History
-from bottlegan.files import replacing
 
 if TYPE_CHECKING:
     from bottlegan.federated.server.rounds import State

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from bottlegan.config import document, parse, to_values
-from bottlegan.errors import ConfigError
+from bottlegan.core.config import document, parse, to_values
+from bottlegan.core.errors import ConfigError
 from bottlegan.federated.protocol.exchange import Scalar
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config

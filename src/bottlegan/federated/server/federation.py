@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bottlegan import __version__
-from bottlegan.config import load, to_json
-from bottlegan.errors import InputError
+from bottlegan.core.config import load, to_json
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import make_folder, replacing, write_text
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs
 from bottlegan.federated.server.folder import (
@@ -24,11 +26,9 @@ from bottlegan.federated.server.phase2 import run_phase2
 from bottlegan.federated.server.rounds import State, begin
 from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
-from bottlegan.files import make_folder, replacing, write_text
 from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.weights import read_weights
-from bottlegan.progress import Progress, Silent
 
 
 def run_federation(

@@ -16,9 +16,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bottlegan.files import make_folder
+from bottlegan.core.files import make_folder
+from bottlegan.core.progress import EventLog, Item, Json, Progress, Silent, Unit
 from bottlegan.models.document import PRIOR
-from bottlegan.progress import EventLog, Item, Json, Progress, Silent, Unit
 
 CONFIG, LOG, MEMBERS = "federation.json", "federation.jsonl", "clients.json"
 UPLOADS, STYLES = "uploads", "styles.safetensors"

@@ -3,7 +3,7 @@
 from dataclasses import field
 from statistics import fmean
 
-from bottlegan.config import document
+from bottlegan.core.config import document
 
 
 @document

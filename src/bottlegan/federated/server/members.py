@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from bottlegan.config import document, load, to_json
+from bottlegan.core.config import document, load, to_json
+from bottlegan.core.files import write_text
 from bottlegan.federated.server.folder import MEMBERS
-from bottlegan.files import write_text
 
 
 @document

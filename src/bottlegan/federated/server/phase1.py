@@ -13,8 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.config import to_values
-from bottlegan.errors import ConfigError, InputError
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.federated.protocol.exchange import (
     CLASS,
     LABELED,
@@ -49,7 +50,6 @@ from bottlegan.imaging.files import Levels
 from bottlegan.models.document import PRIOR, check_name
 from bottlegan.models.weights import read_document
 from bottlegan.onboarding.verdict import Verdict
-from bottlegan.progress import Progress, Silent
 
 COUNTS = frozenset((LABELED, UNLABELED, TEST))
 

@@ -7,8 +7,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bottlegan.config import to_json
-from bottlegan.errors import FederationError
+from bottlegan.core.config import to_json
+from bottlegan.core.errors import FederationError
+from bottlegan.core.files import write_text
+from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig
@@ -18,10 +20,8 @@ from bottlegan.federated.server.outcome import describe_network, format_scores
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, begin, run_round
-from bottlegan.files import write_text
 from bottlegan.imaging.files import Levels
 from bottlegan.models.network_file import save_network
-from bottlegan.progress import Json, Progress, Silent
 
 
 def run_phase2(

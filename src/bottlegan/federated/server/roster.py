@@ -5,12 +5,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bottlegan.errors import FederationError
+from bottlegan.core.errors import FederationError
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.protocol.phase2 import Phase2Config, count_examples
 from bottlegan.federated.server.config import RoundsConfig
 from bottlegan.federated.server.members import Member, read_members, write_members
-from bottlegan.progress import Progress, Silent
 
 POLL_SECONDS = 1.0
 

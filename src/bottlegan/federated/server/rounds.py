@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bottlegan.config import to_values
-from bottlegan.errors import FederationError
+from bottlegan.core.config import to_values
+from bottlegan.core.errors import FederationError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
 from bottlegan.federated.protocol.phase2 import TALLY, Weights, draw_network
@@ -25,7 +26,6 @@ from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.metrics.tally import compute_scores, compute_temperature
 from bottlegan.models.network_file import read_start
 from bottlegan.models.networks import exchanged, list_statistics
-from bottlegan.seeding import numpy_stream
 from bottlegan.training.task import lay_out
 
 Examples = Mapping[str, int]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
@@ -16,7 +17,6 @@ from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Levels
 from bottlegan.models.files import to_weights
 from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
-from bottlegan.progress import Progress
 from bottlegan.training.distill import distill
 
 

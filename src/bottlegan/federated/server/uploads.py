@@ -9,10 +9,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from bottlegan.errors import InputError, ModelFileError
+from bottlegan.core.errors import InputError, ModelFileError
+from bottlegan.core.files import make_folder, replacing
 from bottlegan.federated.protocol.phase1 import CODE, STYLE
 from bottlegan.federated.protocol.validation import find_fault, printable
-from bottlegan.files import make_folder, replacing
 from bottlegan.models.document import check_name
 
 MOST_BYTES = 2**26

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from bottlegan.errors import InputError, MissingError
-from bottlegan.files import make_folder
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.files import make_folder
+from bottlegan.core.progress import Progress, Silent
 from bottlegan.normalize.choice import MakeMap, MapChoice, need_color_map
 from bottlegan.normalize.slides.one import SlideOptions, SlideResult, map_slide
-from bottlegan.progress import Progress, Silent
 from bottlegan.slides.reader import SLIDES, TIFF, list_files
 from bottlegan.slides.writer import Format
 

@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from bottlegan import __version__
-from bottlegan.errors import InputError
+from bottlegan.core.errors import InputError
+from bottlegan.core.progress import Json, Progress
 from bottlegan.imaging.files import Levels
 from bottlegan.normalize.choice import ChosenMap, MakeMap
-from bottlegan.progress import Json, Progress
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.slides.stream import stream_pyramid

@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
 
-from bottlegan.errors import InputError, MissingError
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.progress import Progress
 from bottlegan.normalize.choice import MapChoice
 from bottlegan.normalize.slides.folder import Outcome, Pair, Runner
 from bottlegan.normalize.slides.one import SlideOptions
 from bottlegan.normalize.slides.workers import LABEL, TRIES, Job, fail, map_in_worker
-from bottlegan.progress import Progress
 
 ANY = "auto"
 """Stands for the address of the cluster that runs on this machine."""

@@ -17,10 +17,10 @@ from functools import lru_cache
 from multiprocessing.connection import Connection
 from threading import Event, Lock, Thread
 
+from bottlegan.core.progress import Item, Progress, Silent, Unit
 from bottlegan.normalize.choice import ChosenMap, MakeMap, MapChoice, Source
 from bottlegan.normalize.slides.folder import Outcome, Pair, Runner, map_one
 from bottlegan.normalize.slides.one import SlideOptions
-from bottlegan.progress import Item, Progress, Silent, Unit
 
 TRIES = 2
 """How often a slide is begun if the process that maps it dies: it may have died of the memory that others took."""

@@ -1,0 +1,172 @@
+"""What federating costs: phase 1, restaining, Flower's rounds beside a plain loop, many labs, a deployed message."""
+
+import os
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import median
+
+import torch
+from safetensors.torch import save
+
+from bottlegan.bench.deployment import bench_deployment
+from bottlegan.bench.many_labs import MANY, bench_many_labs
+from bottlegan.bench.timing import time_rounds
+from bottlegan.core.progress import Json, Progress, Silent
+from bottlegan.data.labels import Labeled
+from bottlegan.federated.client.client import open_client
+from bottlegan.federated.client.holdings import find_labs
+from bottlegan.federated.client.staining import Staining, Styles, restain_randomly
+from bottlegan.federated.client.style import contribute
+from bottlegan.federated.client.training import Lab, train_round
+from bottlegan.federated.flower.simulation import run as run_flower
+from bottlegan.federated.protocol.phase1 import Phase1Config, Upload
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig
+from bottlegan.federated.server.styles import assemble
+from bottlegan.federated.simulation import LabsConfig, draw_labs, run_local
+from bottlegan.models.document import PRIOR
+from bottlegan.models.weights import ModelWeights, read_weights
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.reproduce.paired import Scale
+from bottlegan.reproduce.world import World, draw_world
+from bottlegan.training.task import TrainingConfig
+
+ROUNDS = 8
+SEED = 0
+
+
+def bench_federation(
+    scale: Scale = "cpu", data: Path | None = None, clients: int = 20, progress: Progress | None = None
+) -> dict[str, Json]:
+    """Return seconds, bytes and ratios; never to be run beside anything else.
+
+    Args:
+        scale: What labs phase 1 is run with: `cpu` for those of Table 1, `smoke` for few and small ones.
+        data: Folder of PESO patches.
+        clients: Labs in the rounds, which are of procedural tissue.
+        progress: Where to report progress.
+    """
+    progress = progress or Silent()
+    torch.set_num_threads(1)
+    world = draw_world(scale, data, SEED, 0)
+    uploads: tuple[Upload, ...] = ("code", "generators")
+    measured = {upload: bench_uploads(world, upload, progress) for upload in uploads}
+    figures: dict[str, Json] = {"clients": clients, "cores": os.cpu_count()}
+    figures |= {f"phase1_{upload}": figure for upload, (figure, _) in measured.items()}
+    figures["staining"] = bench_staining(world, measured["code"][1])
+    figures["rounds"] = bench_rounds(clients, progress)
+    figures["many_labs"] = bench_many_labs(clients, MANY if scale == "cpu" else 2 * clients, progress)
+    figures["deployed_message"] = bench_deployment(progress)
+    return figures
+
+
+def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
+    """Return what phase 1 takes, with one lab after the other, and the model that comes of it."""
+    config, reference_set, prior = Phase1Config(upload=upload), world.reference_set(), read_weights(PRIOR)
+    labs = world.labs("own")
+    started = time.perf_counter()
+    sent = {
+        lab.name: contribute(lab.train, config, reference_set=reference_set, prior=prior, seed=SEED).arrays
+        for lab in progress.track(labs, f"phase 1, {upload}", len(labs))
+    }
+    clients = time.perf_counter() - started
+    model = assemble(sent, config, reference_set=reference_set, prior=prior, seed=SEED)
+    total = time.perf_counter() - started
+    return {
+        "labs": len(labs),
+        "seconds_clients": clients,
+        "seconds_server": total - clients,
+        "minutes": total / 60,
+        "bytes_up": max(len(save(arrays)) for arrays in sent.values()),
+    }, model
+
+
+def bench_staining(world: World, model: ModelWeights, rounds: int | None = None) -> dict[str, Json]:
+    """Return what share of a lab's whole training its stain takes: normalizing once, and restaining in every batch.
+
+    All rounds are trained, because a color is mapped by the network when it is first seen, and looked up from then on.
+    """
+    given = next(lab for lab in world.labs("own") if lab.labeled)
+    smallest = min(min(each.image.shape[:2]) for each in given.labeled)
+    config = Phase2Config(mode="restain", training=TrainingConfig(crop=min(TrainingConfig().crop, smallest)))
+    normalizer = Normalizer.from_model(model, given.name)
+    started = time.perf_counter()
+    labeled = [Labeled(normalizer(each.image), each.truth) for each in given.labeled]
+    once = time.perf_counter() - started
+    count = rounds or config.rounds
+    plain = time_training(Lab(given.name, labeled, [], []), config, count)
+    vary = restain_randomly(Styles(model).restainers, 1.0)
+    restained = time_training(Lab(given.name, labeled, [], [], Staining(vary=vary)), config, count)
+    steps = count * config.training.steps
+    return {
+        "step_ms": 1000 * plain / steps,
+        "restained_step_ms": 1000 * restained / steps,
+        "normalizing_seconds": once,
+        "share": (max(0.0, restained - plain) + once) / (restained + once),
+    }
+
+
+def time_training(lab: Lab, config: Phase2Config, rounds: int) -> float:
+    """Return the seconds that a lab's steps take in so many rounds."""
+    weights = initial_weights(config, SEED)
+    train_round(lab, weights, config, 1, SEED)  # torch prepares itself in the first one
+    started = time.perf_counter()
+    for number in range(1, rounds + 1):
+        train_round(lab, weights, config, number, SEED)
+    return time.perf_counter() - started
+
+
+def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
+    """Return the median seconds of a round: in a plain loop, through our exchange, and in Flower's simulation engine.
+
+    The plain loop averages by hand, without messages, checks or checkpoints; one core does it, so that one worker of
+    Flower's is what it compares with.
+    """
+    drawn = LabsConfig(count=clients, train=1, test=1, labeled=clients, windows=2 * clients, size=320, window_size=300)
+    rounds = RoundsConfig(evaluate_every=ROUNDS)
+    config = FederationConfig(seed=SEED, phase2=Phase2Config(mode="plain", rounds=ROUNDS), rounds=rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder)
+        draw_labs(drawn, SEED, out, progress)
+        labs = find_labs(out / "labs")
+        before = time_plain_loop(labs, config)
+        run_local(labs, config, out / "local")
+        run_flower(labs, config, out / "one", workers=1)
+        run_flower(labs, config, out / "all")
+        # Before and after, because other things that a machine does come and go.
+        plain = (before + time_plain_loop(labs, config)) / 2
+        local, one, every = (time_rounds(out / name) for name in ("local", "one", "all"))
+    return {
+        "plain_loop": plain,
+        "local": local,
+        "flower_one_worker": one,
+        "flower_all_cores": every,
+        "local_ratio": local / plain,
+        "flower_ratio": one / plain,
+        "flower_all_cores_ratio": every / plain,
+    }
+
+
+def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float:
+    """Return the median seconds of a round in which each lab trains, and their weights are averaged."""
+    clients = {name: open_client(path) for name, path in labs.items()}
+    members = {name: Lab(name, each.holdings.labeled(config.phase2.task), [], []) for name, each in clients.items()}
+    shares = {name: float(len(lab.labeled)) for name, lab in members.items()}
+    weights, seconds = initial_weights(config.phase2, SEED), []
+    for number in range(1, ROUNDS):
+        started = time.perf_counter()
+        replies = {
+            name: train_round(lab, weights, config.phase2, number, SEED).weights for name, lab in members.items()
+        }
+        weights = average(replies, shares)
+        seconds.append(time.perf_counter() - started)
+    return median(seconds)
+
+
+def average(replies: Mapping[str, Weights], shares: Mapping[str, float]) -> Weights:
+    """Return the average of weights, the plain way: what any aggregation without a server optimizer comes to."""
+    total = sum(shares[name] for name in replies)
+    first = next(iter(replies.values()))
+    return {key: sum(shares[n] / total * replies[n][key] for n in sorted(replies)) for key in first}  # type: ignore[misc]

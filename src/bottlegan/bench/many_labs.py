@@ -1,0 +1,96 @@
+"""What a thousand labs cost the server of a simulation, beside twenty: its memory, and the seconds of a round."""
+
+import multiprocessing
+import resource
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from bottlegan.bench.timing import time_rounds
+from bottlegan.core.config import load, to_toml
+from bottlegan.core.files import make_folder, write_text
+from bottlegan.core.progress import Json, Progress, Silent
+from bottlegan.federated.client.holdings import LAB_FILE, LabConfig, find_labs
+from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig
+from bottlegan.federated.server.folder import LOG
+from bottlegan.federated.simulation import LabsConfig, draw_labs
+from bottlegan.quality.run_report import read_events
+
+FEW, MANY, DRAWN, ROUNDS = 20, 1000, 10, 8
+
+
+def bench_many_labs(few: int = FEW, many: int = MANY, progress: Progress | None = None) -> dict[str, Json]:
+    """Return memory and seconds of the server with few and with many labs, of which as many are drawn in a round."""
+    progress = progress or Silent()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        drawn = LabsConfig(count=2, train=1, test=1, size=96, labeled=2, windows=2, window_size=64, reference_patches=1)
+        draw_labs(drawn, 0, folder, progress)
+        model = next(iter(find_labs(folder / "labs").values()))
+        sizes = {"few": few, "many": many}
+        found = {
+            key: measure(folder / key, model, count) for key, count in progress.track(sizes.items(), "federations", 2)
+        }
+    return {
+        "labs": dict(sizes),
+        "drawn": DRAWN,
+        **{key: dict(figures) for key, figures in found.items()},
+        "memory_ratio": found["many"]["megabytes"] / found["few"]["megabytes"],
+        "round_ratio": found["many"]["seconds_round"] / found["few"]["seconds_round"],
+    }
+
+
+def measure(folder: Path, model: Path, count: int) -> Mapping[str, float]:
+    """Return what a federation of so many labs takes, in a process of its own: memory is counted at its highest."""
+    copy_labs(model, count, folder / "labs")
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_federate, args=(folder, theirs))
+    process.start()
+    theirs.close()
+    try:
+        figures: Mapping[str, float] = ours.recv()
+    finally:
+        process.join()
+    return figures
+
+
+def copy_labs(model: Path, count: int, folder: Path) -> None:
+    """Write so many labs that all have the images of one, and each a state of its own."""
+    config = load(LabConfig, model)
+    home = model.parent.resolve()
+    shared = replace(
+        config,
+        images=tuple(home / path for path in config.images),
+        labeled=home / config.labeled if config.labeled else None,
+        test=home / config.test if config.test else None,
+        reference=None,
+    )
+    for row in range(count):
+        own = folder / f"lab-{row:04d}"
+        make_folder(own)
+        write_text(own / LAB_FILE, to_toml(shared))
+
+
+def _federate(folder: Path, answer: "multiprocessing.connection.Connection") -> None:
+    from bottlegan.federated.flower.simulation import run as run_flower  # noqa: PLC0415 - in this process only
+
+    config = FederationConfig(
+        phase2=Phase2Config(mode="plain", rounds=ROUNDS),
+        rounds=RoundsConfig(clients=DRAWN, evaluate_every=ROUNDS, deadline=3600.0),
+    )
+    started = time.time()
+    run_flower(find_labs(folder / "labs"), config, folder / "run")
+    events = read_events(folder / "run" / LOG)
+    first = next(event["time"] for event in events if event["kind"] == "round")
+    answer.send(
+        {
+            "megabytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+            "seconds_round": time_rounds(folder / "run"),
+            "seconds_before": first - started,
+            "seconds_scoring": events[-1]["time"] - events[-3]["time"],
+        }
+    )

@@ -1,0 +1,1 @@
+"""What everything stands on: errors, configurations, files, random numbers, progress."""

@@ -1,0 +1,1 @@
+"""The whole method on procedural tissue, and a report of it."""

@@ -1,0 +1,90 @@
+"""Both phases of the demo: the same labs train the same network, with and without BottleGAN."""
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bottlegan.core.progress import Progress
+from bottlegan.data.labels import Labeled
+from bottlegan.federated.client.client import Client
+from bottlegan.federated.client.holdings import Holdings, hold
+from bottlegan.federated.protocol.exchange import LocalExchange
+from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import UPLOADS
+from bottlegan.imaging.tensors import from_batch
+from bottlegan.models.network_file import Mode
+from bottlegan.models.networks import NetworkConfig
+from bottlegan.training.task import TrainingConfig
+
+if TYPE_CHECKING:
+    from bottlegan.demo.run import StainedLab
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way to train."""
+
+    key: str
+    name: str
+    mode: Mode
+    oracle: bool = False
+    """Whether all labs stain alike to begin with."""
+
+
+FIRST = Way("bottlegan-normalize", "with BottleGAN, normalized", "normalize")
+"""The federation that is run first, and whose styles the others use."""
+WAYS = (
+    Way("fedavgm", "FedAvgM alone", "plain"),
+    FIRST,
+    Way("bottlegan-restain", "with BottleGAN, restained", "restain"),
+    Way("oracle", "oracle: all in the reference stain", "plain", oracle=True),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one way to train."""
+
+    key: str
+    name: str
+    scores: dict[str, float]
+    """IOU, ECE and NLL after the last round."""
+    curve: list[tuple[int, dict[str, float]]]
+
+
+def train_together(
+    labs: Sequence["StainedLab"], rounds: int, seed: int, folder: Path, progress: Progress
+) -> list[Outcome]:
+    """Run a federation in every way; every other lab has labels, all are tested. Each is kept below `folder`."""
+    outcomes = {}
+    for way in sorted(WAYS, key=lambda each: each != FIRST):
+        config = FederationConfig(
+            seed=seed,
+            phase2=Phase2Config(
+                mode=way.mode,
+                rounds=rounds,
+                network=NetworkConfig(arguments={"width": 8}),
+                training=TrainingConfig(steps=4, batch=4, crop=96, learning_rate=0.005),
+            ),
+            rounds=RoundsConfig(least=1, evaluate_every=max(1, rounds // 8)),
+        )
+        own = folder / way.key
+        if way != FIRST and way.mode != "plain":
+            shutil.copytree(folder / FIRST.key / UPLOADS, own / UPLOADS)
+        held = {each.style.name: bring(each, way, k % 2 == 0) for k, each in enumerate(labs)}
+        answers = {name: Client(each, own / "labs" / name).answer for name, each in held.items()}
+        state = run_federation(LocalExchange(answers), config, own, progress=progress, label=f"phase 2: {way.name}")
+        curve = [(each.number, each.scores) for each in state.history.rounds if each.scores]
+        outcomes[way.key] = Outcome(way.key, way.name, curve[-1][1], curve)
+    return [outcomes[way.key] for way in WAYS]
+
+
+def bring(given: "StainedLab", way: Way, labeled: bool) -> Holdings:
+    """Return what a lab brings to a federation: its last patch is tested on, the others are trained on."""
+    images = from_batch(given.truth if way.oracle else given.images)
+    both = [Labeled(image, mask.byte().numpy()) for image, mask in zip(images, given.epithelium, strict=True)]
+    return hold(images, both[:-1] if labeled else [], both[-1:])

@@ -1,0 +1,160 @@
+"""The demo: the whole method on procedural tissue, in minutes and without any data.
+
+Several labs stain tissue each in its own way. In phase 1 each fits its style code, and all codes make one BottleGAN;
+in phase 2 the labs train one segmentation network, with and without it. Nobody shares a pixel.
+"""
+
+import json
+import shutil
+import tempfile
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from bottlegan.core.config import document, to_values
+from bottlegan.core.errors import ConfigError
+from bottlegan.core.files import make_folder, write_text
+from bottlegan.core.progress import Json, Progress, Silent
+from bottlegan.core.seeding import numpy_stream, torch_stream
+from bottlegan.demo.report import write_demo
+from bottlegan.demo.rounds import FIRST, train_together
+from bottlegan.federated.server.folder import STYLES
+from bottlegan.federated.server.members import read_members
+from bottlegan.imaging.tensors import from_levels, to_levels
+from bottlegan.metrics.fid import frechet_distance
+from bottlegan.metrics.image import compare_images
+from bottlegan.models.paradigms import BottleGAN
+from bottlegan.simulation.styles import render
+from bottlegan.simulation.tissue import Tissue, draw_tissue
+from bottlegan.stain.style import LABS, PAPER, REFERENCE, Style, draw_style
+
+
+@document
+class DemoConfig:
+    """How large the demo is."""
+
+    labs: int = 6
+    patches: int = 4
+    """Patches of each lab; the last one is tested on, the others are trained on."""
+    reference: int = 16
+    """Patches in the reference set."""
+    size: int = 448
+    """Side of a patch in pixels."""
+    rounds: int = 50
+    """Rounds of phase 2."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Check that there is something to show."""
+        if self.labs < 2 or self.patches < 2 or self.reference < 2 or self.rounds < 1:
+            raise ConfigError("a demo needs at least 2 labs, 2 patches of each, 2 reference patches and 1 round")
+
+
+@dataclass(frozen=True)
+class StainedLab:
+    """What one lab has, and the truth that only a simulation knows."""
+
+    style: Style
+    images: Tensor
+    """(N, 3, H, W) in the lab's style."""
+    truth: Tensor
+    """(N, 3, H, W): the same tissue in the reference stain."""
+    epithelium: Tensor
+    """(N, H, W) bool."""
+
+
+@dataclass(frozen=True)
+class DemoLab(StainedLab):
+    """The same, and what became of its images."""
+
+    normalized: Tensor
+    restained: Tensor
+    """The truth, brought to the lab's style."""
+    verdict: str
+
+
+def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) -> Path:
+    """Run the demo, write `report.html`, `labs.jpg`, `metrics.json` and the model into `out`; return the report."""
+    progress = progress or Silent()
+    make_folder(out)
+    tissue = draw_all(config, progress)
+    reference_set = _scan(render(_concentrations(tissue[: config.reference]), REFERENCE))
+    held = [tissue[start : start + config.patches] for start in range(config.reference, len(tissue), config.patches)]
+    stained = [stain_lab(config, k, each) for k, each in enumerate(held)]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        outcomes = train_together(stained, config.rounds, config.seed, folder, progress)
+        shutil.copy(folder / FIRST.key / STYLES, out / STYLES)
+        verdicts = {name: each.verdict for name, each in read_members(folder / FIRST.key).clients.items()}
+    model = BottleGAN.load(out / STYLES)
+    labs = [show_lab(each, model, verdicts[each.style.name]) for each in stained]
+    scores = {lab.style.name: score_lab(lab) for lab in progress.track(labs, "scoring labs", len(labs))}
+    metrics: dict[str, Json] = {
+        "config": to_values(config),
+        "mean": {key: sum(each[key] for each in scores.values()) / len(scores) for key in scores[labs[0].style.name]},
+        "fid": score_sets(labs, reference_set),
+        "labs": {lab.style.name: {**scores[lab.style.name], "verdict": lab.verdict} for lab in labs},
+        "segmentation": {outcome.key: dict(outcome.scores) for outcome in outcomes},
+    }
+    progress.event("demo", **metrics)
+    write_text(out / "metrics.json", json.dumps(metrics, indent=2, allow_nan=False) + "\n")
+    return write_demo(out, labs, scores, outcomes)
+
+
+def draw_all(config: DemoConfig, progress: Progress) -> list[Tissue]:
+    """Return tissue: first that of the reference set, then that of each lab."""
+    indices = range(config.reference + config.labs * config.patches)
+    tracked = progress.track(indices, "drawing tissue", len(indices))
+    return [draw_tissue(config.seed, index, config.size) for index in tracked]
+
+
+def stain_lab(config: DemoConfig, k: int, tissue: list[Tissue]) -> StainedLab:
+    """Return what lab number k makes of its tissue."""
+    # Every other lab is one of the paper's, far from any real stain; the others differ as real labs do.
+    variety = LABS if k % 2 == 0 else PAPER
+    style = draw_style(numpy_stream(config.seed, "style", k), f"lab-{k + 1:02d}", variety)
+    images = _scan(render(_concentrations(tissue), style, torch_stream(config.seed, "noise", k)))
+    truth = _scan(render(_concentrations(tissue), REFERENCE))
+    return StainedLab(style, images, truth, torch.stack([each.epithelium for each in tissue]))
+
+
+def show_lab(lab: StainedLab, model: BottleGAN, verdict: str) -> DemoLab:
+    """Return a lab with what the global BottleGAN makes of its images."""
+    code = model.codes[lab.style.name]
+    with torch.no_grad():
+        normalized, restained = model.normalize(lab.images, code), model.restain(lab.truth, code)
+    return DemoLab(lab.style, lab.images, lab.truth, lab.epithelium, normalized, restained, verdict)
+
+
+def score_lab(lab: DemoLab) -> dict[str, float]:
+    """Return how far a lab's images are from the truth before and after normalization, and how well it restains."""
+    before = compare_images(lab.images, lab.truth)
+    after = compare_images(lab.normalized, lab.truth)
+    restained = compare_images(lab.restained, lab.images)
+    return {
+        "mse_before": before.mse.mean().item(),
+        "mse": after.mse.mean().item(),
+        "ssim_before": before.ssim.mean().item(),
+        "ssim": after.ssim.mean().item(),
+        "delta_e_before": before.delta_e.mean().item(),
+        "delta_e": after.delta_e.mean().item(),
+        "mse_restained": restained.mse.mean().item(),
+    }
+
+
+def score_sets(labs: list[DemoLab], reference_set: Tensor) -> dict[str, Json]:
+    """Return the Fréchet distance of all labs' images to the reference set, before and after normalization."""
+    before = frechet_distance([lab.images for lab in labs], [reference_set])
+    after = frechet_distance([lab.normalized for lab in labs], [reference_set])
+    return {"before": asdict(before), "after": asdict(after)}
+
+
+def _concentrations(tissue: list[Tissue]) -> Tensor:
+    return torch.stack([each.concentration for each in tissue])
+
+
+def _scan(images: Tensor) -> Tensor:
+    """Round to the 256 levels that a scanner gives."""
+    return from_levels(to_levels(images))

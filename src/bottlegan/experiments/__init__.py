@@ -1,1 +1,0 @@
-"""Runs that end in a table, a figure or a report."""

@@ -1,0 +1,163 @@
+"""Stain drift as files: `drift.html` to look at, `drift.csv` for a spreadsheet, `drift.json` for a program."""
+
+import csv
+import io
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from markupsafe import Markup
+
+from bottlegan.core.files import make_folder, write_text
+from bottlegan.core.progress import Json
+from bottlegan.data.lab import MOST_IMAGES
+from bottlegan.onboarding.verdict import Verdict
+from bottlegan.quality.drift import JUST_VISIBLE, LEAST_BASELINE, THREE_SIGMA, Drift, Point
+from bottlegan.quality.drift_chart import Level, Mark, draw_chart, draw_strip
+from bottlegan.quality.report import Table, write_report
+
+COLUMNS = (
+    "batch",
+    "images",
+    "verdict",
+    "in_baseline",
+    "code_distance",
+    "delta_e",
+    "limit",
+    "out_of_control",
+)
+
+
+def write_drift(drift: Drift, out: Path) -> Path:
+    """Write all three files into the folder `out`, and return the path of the page."""
+    make_folder(out)
+    write_text(out / "drift.csv", to_csv(drift))
+    write_text(out / "drift.json", json.dumps(to_json(drift), indent=2, allow_nan=False) + "\n")
+    page = out / "drift.html"
+    write_report(page, f"Stain drift: {drift.style}", say_lead(drift), _sections(drift))
+    return page
+
+
+def to_csv(drift: Drift) -> str:
+    """Return a line for each batch under the names of the columns; what could not be measured is empty."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for point in drift.points:
+        batch, limit = point.batch, None if drift.limit is None else drift.limit.upper
+        in_baseline, out_of_control = (str(flag).lower() for flag in (point.in_baseline, point.out_of_control))
+        figures = (_number(value, 4) for value in (point.code_distance, point.delta_e, limit))
+        writer.writerow((batch.name, batch.images, batch.verdict.value, in_baseline, *figures, out_of_control))
+    return text.getvalue()
+
+
+def to_json(drift: Drift) -> dict[str, Json]:
+    """Return everything but the colors."""
+    return {
+        "style": drift.style,
+        "compared_with": "the model's style" if drift.known else "the mean of the baseline batches",
+        "baseline": list[Json](drift.baseline),
+        "drifted": list[Json](drift.drifted),
+        "limit": None if drift.limit is None else asdict(drift.limit),
+        "batches": [
+            {
+                "batch": point.batch.name,
+                "images": point.batch.images,
+                "verdict": point.batch.verdict.value,
+                "reason": point.batch.reason,
+                "in_baseline": point.in_baseline,
+                "code_distance": point.code_distance,
+                "delta_e": point.delta_e,
+                "out_of_control": point.out_of_control,
+                "code": point.batch.code.tolist(),
+            }
+            for point in drift.points
+        ],
+    }
+
+
+def say_result(drift: Drift) -> str:
+    """Return in one sentence whether the stain drifted."""
+    names = drift.drifted
+    if drift.limit is None:
+        return f"No limit, so only distances: it needs {LEAST_BASELINE} baseline batches, found {len(drift.baseline)}."
+    if not names:
+        measured = sum(point.code_distance is not None for point in drift.points)
+        return f"No drift found: all {measured} batches that could be measured are within the limit."
+    listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+    return f"Drift found: {len(names)} of {len(drift.points)} batches out of control ({listed})."
+
+
+def say_lead(drift: Drift) -> str:
+    """Return what the page begins with."""
+    source = "the model's own code of this style" if drift.known else f"the mean of {', '.join(drift.baseline)}"
+    refused = [point.batch.name for point in drift.points if point.batch.verdict == Verdict.REFUSED]
+    left_out = f" Refused, so neither measured nor part of any limit: {', '.join(refused)}." if refused else ""
+    return f"{say_result(drift)} Batches are compared with {source}.{left_out}"
+
+
+def _sections(drift: Drift) -> list[Table]:
+    code = [Mark(p.batch.name, p.code_distance, p.out_of_control, p.in_baseline) for p in drift.points]
+    seen = [Mark(p.batch.name, p.delta_e, p.out_of_control, p.in_baseline) for p in drift.points]
+    limit = drift.limit
+    levels = [] if limit is None else [Level("limit", limit.upper, alarm=True), Level("baseline mean", limit.center)]
+    # A cell may be a drawing: the page takes markup as it is, and escapes all other text.
+    return [
+        Table(
+            "How far each batch is from the baseline",
+            "Distance between style codes: the root mean square of their difference. Codes have unit variance, so two "
+            "unrelated styles are about 1.4 apart. Circles are batches, hollow ones the baseline; diamonds are out of "
+            "control; a cross is a batch that was refused.",
+            (),
+            [(draw_chart(code, levels, "distance of each batch's code from the baseline's"),)],
+        ),
+        Table(
+            "What an eye would see of it",
+            "Mean CIEDE2000 difference (ΔE) between mixes of both stains, restained as the batch and as the baseline.",
+            (),
+            [(draw_chart(seen, [Level("just visible", JUST_VISIBLE)], "color difference of each batch"),)],
+        ),
+        Table(
+            "The stain of each batch",
+            "Mixes of both stains: from left to right eosin in steps, and within each step hematoxylin. Upper half: "
+            "the baseline. Lower half: the batch. Where no edge shows between them, an eye would see no drift.",
+            ("batch", "ΔE", "baseline above, batch below"),
+            [_strip_row(drift, point) for point in drift.points],
+        ),
+        Table("The figures", _explain(drift), _HEADINGS, [_row(point) for point in drift.points]),
+    ]
+
+
+_HEADINGS = ("batch", "images", "code distance", "ΔE", "", "verdict", "what was found")
+
+
+def _strip_row(drift: Drift, point: Point) -> tuple[str, str, str]:
+    if point.delta_e is None:
+        return point.batch.name, "", "refused"
+    label = f"stain of {point.batch.name} below that of the baseline"
+    return point.batch.name, _number(point.delta_e, 1), draw_strip(drift.colors, point.colors, label)
+
+
+def _row(point: Point) -> tuple[str, ...]:
+    batch, state = point.batch, "baseline" if point.in_baseline else ""
+    if point.out_of_control:
+        state = Markup("<strong>out of control</strong>")
+    figures = (str(batch.images), _number(point.code_distance, 3), _number(point.delta_e, 2))
+    return batch.name, *figures, state, batch.verdict.value, batch.reason
+
+
+def _explain(drift: Drift) -> str:
+    looked = f"At most {MOST_IMAGES} images of a batch are looked at."
+    if drift.limit is None:
+        return f"{looked} There is no limit: that needs {LEAST_BASELINE} baseline batches."
+    return (
+        f"{looked} The limit, {drift.limit.upper:.3f}, is that of a Shewhart chart of individual values: over the "
+        f"{len(drift.baseline)} baseline batches, the mean distance plus {THREE_SIGMA} times the mean range between "
+        "successive ones, which is three standard deviations. It allows for what differs while the stain stays: other "
+        "tissue, other patients. From three batches it is rough, and about one batch in ten of a steady lab is beyond "
+        "it; from five, one in twenty; from eight, one in a hundred."
+    )
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"

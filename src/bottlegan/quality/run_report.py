@@ -1,0 +1,164 @@
+"""How a federation is going, or went: a table for the terminal and a page with curves, from the folder of its run."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bottlegan.core.config import load
+from bottlegan.core.errors import InputError
+from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, holds_run
+from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.federated.server.members import Members, read_members
+from bottlegan.quality.curves import Curve, draw_curves
+from bottlegan.quality.report import Drawing, Table, write_report
+
+ALL = "all labs"
+MOST_CURVES = 8
+"""Labs that have a curve of their own; more of them nobody can tell apart."""
+LOSS = "loss in training"
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What the folder of a run says."""
+
+    folder: Path
+    members: Members
+    history: History
+    events: Sequence[dict[str, Any]]
+
+    @property
+    def metrics(self) -> list[str]:
+        """Names of the scores."""
+        return list(dict.fromkeys(name for record in self.history.rounds for name in record.scores))
+
+    @property
+    def planned(self) -> int:
+        """How many rounds there are to be."""
+        return next((int(event["rounds"]) for event in reversed(self.events) if event["kind"] == BEGUN), 0)
+
+    @property
+    def status(self) -> str:
+        """How the run stands, in a sentence."""
+        done = f"{len(self.history.rounds)} of {self.planned} rounds"
+        last = self.events[-1] if self.events else {"kind": BEGUN}
+        if last["kind"] == FINISHED:
+            return f"Finished after {len(self.history.rounds)} rounds."
+        if last["kind"] == FAILED:
+            return f"Failed after {done}: {last['text'] or last['error']}"
+        return f"Going on, or killed: {done} so far."
+
+
+def read_run(folder: Path) -> RunState:
+    """Read how a run stands; it may be going on meanwhile."""
+    if not holds_run(folder) and not (folder / LOG).exists():
+        raise InputError(f"{folder}: is not the folder of a federation; give the --out of bottlegan simulate")
+    history = load(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
+    return RunState(folder, read_members(folder), history, read_events(folder / LOG))
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Return the events of a log; a line that is just being written is passed over."""
+    if not path.exists():
+        return []
+    events = []
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            event = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(event, dict) and "kind" in event:
+            events.append(event)
+    return events
+
+
+def list_rounds(run: RunState) -> Table:
+    """Return what there is to say of each round that was scored, and of the last one."""
+    shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
+    columns = ("round", "trained", "left out", "loss", *(name.upper() for name in run.metrics))
+    rows = [
+        (
+            f"{record.number}",
+            f"{len(record.trained)}",
+            f"{len(record.left_out) + len(record.unscored)}",
+            f"{record.mean_loss:.3f}",
+            *(_format(record.scores.get(name)) for name in run.metrics),
+        )
+        for record in shown
+    ]
+    return Table("Rounds", "Scores are over the test images of all labs; the loss is the mean of labs.", columns, rows)
+
+
+def list_labs(run: RunState) -> Table:
+    """Return what there is to say of each lab, worst first where there are scores."""
+    scored = next((record.each for record in reversed(run.history.rounds) if record.each), {})
+    names = sorted(run.members.clients, key=lambda name: (next(iter(scored.get(name, {}).values()), 2.0), name))
+    rows = []
+    for name in names:
+        member = run.members.clients[name]
+        trained = [record for record in run.history.rounds if name in record.loss]
+        rows.append(
+            (
+                name,
+                f"{member.labeled} / {member.unlabeled} / {member.test}",
+                member.verdict or "-",
+                f"{len(trained)}",
+                _format(trained[-1].loss[name] if trained else None),
+                *(_format(scored.get(name, {}).get(metric)) for metric in run.metrics),
+            )
+        )
+    columns = ("lab", "labeled / all / test", "style", "rounds", "loss", *(metric.upper() for metric in run.metrics))
+    return Table("Labs", "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
+
+
+def list_left_out(run: RunState) -> Table:
+    """Return who was left out, when, and why."""
+    found = [("joining", str(each["client"]), str(each["reason"])) for each in run.events if each["kind"] == "left out"]
+    for record in run.history.rounds:
+        for missing in (record.left_out, record.unscored):
+            found += [(f"round {record.number}", name, reason) for name, reason in missing.items()]
+    rows = [(name, when, why) for when, name, why in found]
+    return Table("Left out", "Who was asked, but not counted, and why.", ("lab", "when", "why"), rows)
+
+
+def draw_run(run: RunState) -> Drawing:
+    """Return the curves of the scores and of the loss, of all labs and, where they are few, of each."""
+    panels = {name.upper(): _score_curves(run, name) for name in run.metrics}
+    panels[LOSS] = _loss_curves(run)
+    return Drawing("Over the rounds", "Scores on test images, and the loss in training.", draw_curves(panels, "curves"))
+
+
+def write_run_report(run: RunState) -> Path:
+    """Write `report.html` into the folder of a run, and return its path."""
+    path = run.folder / "report.html"
+    sections: list[Table | Drawing] = [draw_run(run), list_rounds(run), list_labs(run)] if run.history.rounds else []
+    left_out = list_left_out(run)
+    write_report(path, "A federation", run.status, [*sections, left_out] if left_out.rows else sections)
+    return path
+
+
+def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
+    scored = [record for record in run.history.rounds if metric in record.scores]
+    curves: dict[str, Curve] = {ALL: [(record.number, record.scores[metric]) for record in scored]}
+    for name in _list_drawn(run.history.rounds):
+        curves[name] = [(each.number, each.each[name][metric]) for each in scored if metric in each.each.get(name, {})]
+    return curves
+
+
+def _loss_curves(run: RunState) -> dict[str, Curve]:
+    rounds = run.history.rounds
+    curves: dict[str, Curve] = {ALL: [(record.number, record.mean_loss) for record in rounds]}
+    for name in _list_drawn(rounds):
+        curves[name] = [(record.number, record.loss[name]) for record in rounds if name in record.loss]
+    return curves
+
+
+def _list_drawn(rounds: Sequence[RoundRecord]) -> list[str]:
+    names = sorted({name for record in rounds for name in (*record.loss, *record.each)})
+    return names if len(names) <= MOST_CURVES - 1 else []
+
+
+def _format(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

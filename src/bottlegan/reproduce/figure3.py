@@ -1,0 +1,54 @@
+"""Figure 3: IOU, ECE and NLL over the rounds, from the runs of Table 1."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean
+
+from bottlegan.core.files import write_text
+from bottlegan.core.progress import Progress
+from bottlegan.quality.curves import Curve, draw_curves
+from bottlegan.reproduce.paired import Scale
+from bottlegan.reproduce.table1 import read_runs, run_table1
+from bottlegan.reproduce.table1_files import COLUMNS, METRICS, Run
+from bottlegan.reproduce.table1_methods import METHODS
+
+SHOWN = (
+    "fedavgm",
+    "fedavgm-fixmatch",
+    "bottlegan-normalize",
+    "bottlegan-fixmatch",
+    "bottlegan-restain",
+    "bottlegan-restain-fixmatch",
+    "oracle",
+)
+
+
+def run_figure3(
+    scale: Scale, out: Path, data: Path | None = None, jobs: int | None = None, progress: Progress | None = None
+) -> Path:
+    """Make what is missing of Table 1 in `out`, and draw its curves there."""
+    run_table1(scale, out, data, jobs, progress)
+    return write_figure(read_runs(out, scale), out)
+
+
+def write_figure(runs: Sequence[Run], out: Path) -> Path:
+    """Draw the curves of the paper's rows and the oracle's, the mean over seeds and folds, as `figure3.svg`."""
+    names = {method.key: method.name for method in METHODS if method.key in SHOWN}
+    panels = {
+        title: {name: mean_curve([run for run in runs if run.key == key], metric) for key, name in names.items()}
+        for title, metric in zip(COLUMNS, METRICS, strict=True)
+    }
+    path = out / "figure3.svg"
+    drawn = str(draw_curves(panels, "IOU, ECE and NLL over the rounds"))
+    # In a page, a browser knows what an <svg> is; in a file of its own it has to be told.
+    write_text(path, drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n")
+    return path
+
+
+def mean_curve(runs: Sequence[Run], metric: str) -> Curve:
+    """Return the mean over runs at each round that was scored."""
+    found: dict[int, list[float]] = {}
+    for run in runs:
+        for point in run.curve:
+            found.setdefault(point.round, []).append(getattr(point.scores, metric))
+    return [(number, fmean(values)) for number, values in sorted(found.items())]

@@ -1,0 +1,172 @@
+"""Table 1 on disk: a file for each run, and what they come to as Markdown, CSV and a figure."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from bottlegan.core.config import document
+from bottlegan.core.files import write_text
+from bottlegan.reproduce.table1_methods import METHODS
+
+
+@document
+class Scores:
+    """The three metrics of Table 1."""
+
+    iou: float
+    ece: float
+    nll: float
+
+
+@document
+class Point:
+    """The scores after one round."""
+
+    round: int
+    scores: Scores
+
+
+@document
+class Run:
+    """One row with one seed and one fold."""
+
+    key: str
+    seed: int
+    fold: int
+    rounds: int
+    scores: Scores
+    """Over all labs' test patches, after the last round."""
+    unlabeled: Scores | None = None
+    """Over the test patches of the labs that contributed no labels."""
+    temperature: float | None = None
+    """Found on the server's validation patches."""
+    calibrated: Scores | None = None
+    """The scores with that temperature; the IOU is the same."""
+    curve: tuple[Point, ...] = ()
+    seconds: float = 0.0
+    """Of phase 2, that the processor was at it: what it takes on one core that has nothing else to do."""
+    phase1_seconds: float = 0.0
+    bytes_up: int = 0
+    """That a lab which trains in every round uploads in all."""
+    commit: str = ""
+
+
+METRICS = ("iou", "ece", "nll")
+COLUMNS = ("IOU", "ECE", "NLL")
+
+
+def write_table(runs: Sequence[Run], scale: str, out: Path) -> Path:
+    """Write `table1.md` and `table1.csv` into `out`, and return the former."""
+    write_text(out / "table1.csv", to_csv(runs))
+    path = out / "table1.md"
+    write_text(path, to_markdown(runs, scale))
+    return path
+
+
+def to_csv(runs: Sequence[Run]) -> str:
+    """Return one line a run, numbers in full."""
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    own = ["key", "seed", "fold", "rounds", "seconds", "phase1_seconds", "bytes_up", "temperature", "commit"]
+    kinds = ("scores", "calibrated", "unlabeled")
+    writer.writerow([*own, *(f"{kind}_{metric}" for kind in kinds for metric in METRICS)])
+    for run in runs:
+        scores = [getattr(getattr(run, kind), metric, "") for kind in kinds for metric in METRICS]
+        writer.writerow([*(getattr(run, name) for name in own), *scores])
+    return buffer.getvalue()
+
+
+def to_markdown(runs: Sequence[Run], scale: str) -> str:
+    """Return two tables: all rows on the first fold, and the paper's rows on all folds; and the ratios to aim at."""
+    first = [run for run in runs if run.fold == 0]
+    commits = ", ".join(dict.fromkeys(run.commit for run in runs))
+    lines = [
+        "# Table 1: one network from 20 labs that stain differently",
+        "",
+        f"`bottlegan reproduce table1 --scale {scale} --out DIR`, commit {commits}, one core a run.",
+        "",
+        "## All rows, first fold",
+        "",
+        *_table(first),
+        "",
+        "## The paper's rows, all folds",
+        "",
+        *_table([run for run in runs if run.key in _PAPER]),
+        "",
+        "## Ratios",
+        "",
+        *_ratios(runs),
+        "",
+        *_LEGEND,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+_PAPER = frozenset(method.key for method in METHODS if method.paper)
+_LEGEND = (
+    "Mean ± standard deviation over runs (seeds and folds). IOU of the epithelium, ECE (40 bins) and NLL over all",
+    "pixels of all labs' test patches, each lab's in its own stain. Calibrated: with a temperature that the server has",
+    "found on its own validation patches, which are in the reference stain. No labels: over labs that contributed",
+    "no labels. MB up: what a lab that trains in every round uploads in all. Local only: each lab with labels trains",
+    "and is tested alone, so its scores are of those labs only. Pooled: not federated, as many steps in all. Seconds:",
+    "of processor time, on one core, scoring included.",
+)
+
+
+def _table(runs: Sequence[Run]) -> list[str]:
+    columns = "IOU | ECE | NLL | ECE calibrated | NLL calibrated | IOU, no labels | MB up | seconds"
+    lines = [f"| method | runs | {columns} |", "| --- " * 10 + "|"]
+    for method in METHODS:
+        own = [run for run in runs if run.key == method.key]
+        if not own:
+            continue
+        cells = [_spread([getattr(run.scores, metric) for run in own]) for metric in METRICS]
+        calibrated = [run.calibrated for run in own if run.calibrated is not None]
+        cells += [_spread([getattr(scores, metric) for scores in calibrated]) for metric in METRICS[1:]]
+        cells.append(_spread([run.unlabeled.iou for run in own if run.unlabeled is not None]))
+        cells.append(f"{own[0].bytes_up / 1e6:.1f}")
+        lines.append(f"| {method.name} | {len(own)} | {' | '.join(cells)} | {fmean(run.seconds for run in own):.0f} |")
+    return lines
+
+
+def _ratios(runs: Sequence[Run]) -> list[str]:
+    """Return how BottleGAN stands to the oracle and to FedAvgM, over the runs that all of them have made."""
+    columns = "IOU / oracle | gap closed | IOU no labels / oracle | ECE / FedAvgM | NLL / FedAvgM"
+    lines = [f"| BottleGAN | runs | {columns} | ECE, both calibrated | NLL, both calibrated |", "| --- " * 9 + "|"]
+    for method in METHODS:
+        if method.mode == "plain":
+            continue
+        common = _common(runs, (method.key, "oracle", "fedavgm"))
+        if not common:
+            continue
+        ours, oracle, plain = ([each[i] for each in common] for i in range(3))
+        iou = [fmean(run.scores.iou for run in group) for group in (ours, oracle, plain)]
+        gap = (iou[0] - iou[2]) / (iou[1] - iou[2]) if iou[1] != iou[2] else float("nan")
+        ratios = [iou[0] / iou[1], gap, _ratio(ours, oracle, "unlabeled", "iou")]
+        ratios += [_ratio(ours, plain, kind, metric) for kind in ("scores", "calibrated") for metric in METRICS[1:]]
+        lines.append(f"| {method.name} | {len(common)} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |")
+    return lines
+
+
+def _common(runs: Sequence[Run], keys: tuple[str, ...]) -> list[list[Run]]:
+    """Return the runs of the given rows, together for each seed and fold that all of them have."""
+    found = {(run.key, run.seed, run.fold): run for run in runs}
+    places = sorted({(run.seed, run.fold) for run in runs})
+    return [[found[key, *place] for key in keys] for place in places if all((key, *place) in found for key in keys)]
+
+
+def _ratio(ours: Sequence[Run], others: Sequence[Run], kind: str, metric: str) -> float:
+    """Return the ratio of two rows' means of a metric; NaN where one of them has none."""
+    means = []
+    for runs in (ours, others):
+        values = [getattr(found, metric) for run in runs if (found := getattr(run, kind)) is not None]
+        means.append(fmean(values) if values else float("nan"))
+    return means[0] / means[1]
+
+
+def _spread(values: Sequence[float]) -> str:
+    if not values:
+        return "-"
+    return f"{fmean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{fmean(values):.3f}"

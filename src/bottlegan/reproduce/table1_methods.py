@@ -1,0 +1,125 @@
+"""The rows of Table 1: what each does about the labs' stains, and how the labs train together."""
+
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Literal
+
+import torch
+
+from bottlegan.federated.client.staining import Stain, Staining, stain_with
+from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import from_batch, to_batch
+from bottlegan.models.network_file import Mode
+from bottlegan.models.networks import NetworkConfig
+from bottlegan.reproduce.paired import Scale
+from bottlegan.reproduce.world import LabData, Stained
+from bottlegan.stain.augment import LabStatistics, draw_templates, jitter_hed
+from bottlegan.stain.macenko import Reference, fit_density_map, sample_density
+from bottlegan.training.fixmatch import FixMatchConfig
+from bottlegan.training.task import TrainingConfig
+
+Together = Literal["federated", "local", "pooled"]
+Baseline = Literal["macenko", "hed", "randstainna"]
+
+FEDAVGM = StrategyConfig()
+PROXIMAL = 0.01
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row to be made."""
+
+    key: str
+    name: str
+    mode: Mode = "plain"
+    restained: float | None = None
+    baseline: Baseline | None = None
+    """What is done about stain in place of BottleGAN."""
+    stained: Stained = "own"
+    fixmatch: bool = False
+    strategy: StrategyConfig = FEDAVGM
+    proximal: float = 0.0
+    local_normalization: bool = False
+    together: Together = "federated"
+    paper: bool = False
+    """Whether it is one of the paper's rows, or what they are measured by, and made for every fold."""
+
+
+METHODS = (
+    Method("fedavgm", "FedAvgM", paper=True),
+    Method("fedavgm-fixmatch", "FedAvgM + FixMatch", fixmatch=True, paper=True),
+    Method("bottlegan-normalize", "BottleGAN, normalize", mode="normalize", paper=True),
+    Method("bottlegan-restain", "BottleGAN, restain", mode="restain"),
+    Method("bottlegan-mixed", "BottleGAN, normalize, half restained", mode="normalize", restained=0.5),
+    Method("bottlegan-fixmatch", "BottleGAN, normalize + FixMatch", mode="normalize", fixmatch=True, paper=True),
+    Method("bottlegan-restain-fixmatch", "BottleGAN, restain + FixMatch", mode="restain", fixmatch=True),
+    Method("oracle", "oracle: all in the reference stain", stained="reference"),
+    Method("macenko", "FedAvgM + robust Macenko", baseline="macenko"),
+    Method("hed", "FedAvgM + HED jitter", baseline="hed"),
+    Method("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
+    Method("fedavg", "FedAvg", strategy=StrategyConfig(name="fedavg")),
+    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox"), proximal=PROXIMAL),
+    Method("fedbn", "FedBN", strategy=StrategyConfig(name="fedavg"), local_normalization=True),
+    Method("pooled", "pooled: all images in one place", strategy=StrategyConfig(name="fedavg"), together="pooled"),
+    Method("local", "local only (labs with labels)", strategy=StrategyConfig(name="fedavg"), together="local"),
+)
+
+SCALES: dict[Scale, Phase2Config] = {
+    "smoke": Phase2Config(
+        rounds=3, network=NetworkConfig(arguments={"width": 4}), training=TrainingConfig(steps=1, batch=2, crop=32)
+    ),
+    "cpu": Phase2Config(),
+    "paper": Phase2Config(
+        network=NetworkConfig(arguments={"width": 48, "depth": 4, "stride": 2}),
+        training=TrainingConfig(steps=8, batch=16, crop=224),
+    ),
+}
+ROUNDS = RoundsConfig(least=1, evaluate_every=25)
+
+
+def plan_training(method: Method, scale: Scale) -> Phase2Config:
+    """Return how a row is trained: as any other, but for what makes it that row."""
+    base = SCALES[scale]
+    return replace(
+        base,
+        mode=method.mode,
+        restained=method.restained,
+        proximal=method.proximal,
+        local_normalization=method.local_normalization,
+        fixmatch=FixMatchConfig(enabled=method.fixmatch),
+    )
+
+
+def find_stain(method: Method, given: list[LabData], reference: Reference) -> Stain:
+    """Return how the labs of a row handle stain.
+
+    Args:
+        method: The row.
+        given: What the labs hold.
+        reference: Statistics of the public reference set.
+    """
+    match method.baseline:
+        case None:
+            return stain_with
+        case "macenko":
+            fitted = {each.name: normalize_closed_form(each.train, reference) for each in given}
+            return lambda config, styles, own: fitted[own]
+        case "hed":
+            return lambda config, styles, own: Staining(vary=jitter_hed)
+        case "randstainna":
+            statistics = reduce(LabStatistics.join, [LabStatistics.of(each.train) for each in given])
+            vary = partial(draw_templates, statistics=statistics)
+            return lambda config, styles, own: Staining(vary=vary)
+
+
+def normalize_closed_form(train: list[Levels], reference: Reference) -> Staining:
+    """Return robust Macenko, fitted to all training patches of a lab, which is as much as BottleGAN sees of it."""
+    density = torch.cat([sample_density(to_batch(levels)) for levels in train], dim=1)
+    fitted = fit_density_map(density, reference)
+
+    def normalize(levels: Levels) -> Levels:
+        return from_batch(fitted(to_batch(levels)))[0]
+
+    return Staining(prepare=normalize, present=normalize)

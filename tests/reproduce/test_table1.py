@@ -1,0 +1,205 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from bottlegan.federated.client.client import Client
+from bottlegan.federated.client.staining import Styles
+from bottlegan.federated.client.training import Lab
+from bottlegan.federated.protocol.exchange import Reply, Request
+from bottlegan.imaging.files import Levels
+from bottlegan.imaging.tensors import to_batch
+from bottlegan.models.weights import ModelWeights
+from bottlegan.reproduce import table1
+from bottlegan.reproduce.figure3 import SHOWN, write_figure
+from bottlegan.reproduce.table1 import FOLDS, SEEDS, list_runs, make_run, obtain_styles, read_runs, run_path
+from bottlegan.reproduce.table1_files import Point, Run, Scores, to_markdown, write_table
+from bottlegan.reproduce.table1_methods import METHODS, find_stain, plan_training
+from bottlegan.reproduce.world import World, draw_world
+from bottlegan.stain.macenko import Reference, summarize_reference
+
+BY_KEY = {method.key: method for method in METHODS}
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return draw_world("smoke", None, 0, 0)
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("table1")
+    (folder / "runs").mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def styles(world: World, out: Path) -> ModelWeights:
+    return obtain_styles(world, out)[0]
+
+
+@pytest.fixture(scope="module")
+def reference(world: World) -> Reference:
+    return summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
+
+
+def labs_of(key: str, world: World, styles: ModelWeights, reference: Reference) -> dict[str, Lab]:
+    method = BY_KEY[key]
+    given, config = world.labs(method.stained), plan_training(method, "smoke")
+    stain = find_stain(method, given, reference)
+    return {
+        each.name: Lab(each.name, each.labeled, each.train, each.test, stain(config, Styles(styles), each.name))
+        for each in given
+    }
+
+
+def distance(a: Levels, b: Levels) -> float:
+    return float(np.square(a.astype(float) - b).mean())
+
+
+def test_all_rows_have_two_seeds_and_the_papers_rows_three_folds() -> None:
+    runs = list_runs("cpu")
+    assert len(set(runs)) == len(runs)
+    for method in METHODS:
+        own = {(seed, fold) for key, seed, fold in runs if key == method.key}
+        folds = range(FOLDS if method.paper else 1)
+        assert own == {(seed, fold) for seed in range(SEEDS) for fold in folds}
+    assert {"fedavgm", "fedavgm-fixmatch", "bottlegan-normalize", "bottlegan-fixmatch"} <= {
+        method.key for method in METHODS if method.paper
+    }
+
+
+def test_labs_differ_in_stain_and_agree_in_everything_else(world: World) -> None:
+    own, ideal = world.labs("own"), world.labs("reference")
+    assert [lab.name for lab in own] == [lab.name for lab in ideal]
+    for a, b in zip(own, ideal, strict=True):
+        assert len(a.labeled) == len(b.labeled)
+        for one, other in zip([*a.labeled, *a.test], [*b.labeled, *b.test], strict=True):
+            assert (one.truth == other.truth).all()
+            assert distance(one.image, other.image) > 20
+    assert sum(bool(lab.labeled) for lab in own) == 2
+
+
+def test_a_window_is_cut_from_the_image_where_its_label_is(world: World) -> None:
+    client = next(client for client in world.partition.clients if client.labeled)
+    window = client.windows[0]
+    place = np.s_[window.top : window.top + window.size, window.left : window.left + window.size]
+    lab = world.lab(client, None)
+    assert (lab.labeled[0].image == world.contents[window.patch].image[place]).all()
+    assert (lab.labeled[0].truth == world.contents[window.patch].mask[place]).all()
+
+
+@pytest.mark.parametrize("key", ["bottlegan-normalize", "macenko", "oracle"])
+def test_these_rows_show_the_network_the_reference_stain(
+    key: str, world: World, styles: ModelWeights, reference: Reference
+) -> None:
+    labs, own = labs_of(key, world, styles, reference), world.labs("own")
+    for name, ideal, stained in zip(labs, world.labs("reference"), own, strict=True):
+        shown = distance(labs[name].test[0].image, ideal.test[0].image)
+        assert shown < 0.6 * distance(stained.test[0].image, ideal.test[0].image)
+
+
+@pytest.mark.parametrize("key", ["fedavgm", "hed", "randstainna", "bottlegan-restain"])
+def test_these_rows_predict_on_images_as_they_are(
+    key: str, world: World, styles: ModelWeights, reference: Reference
+) -> None:
+    labs = labs_of(key, world, styles, reference)
+    for lab, stained in zip(labs.values(), world.labs("own"), strict=True):
+        assert (lab.test[0].image == stained.test[0].image).all()
+        crops = np.stack([lab.unlabeled[0]] * 2)
+        varied = lab.staining.vary(crops, np.random.default_rng(0))
+        assert (distance(varied, crops) > 0) == (key != "fedavgm")
+
+
+@pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "local", "pooled", "fedbn"])
+def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, out: Path) -> None:
+    path = run_path(out, key, 0, 0)
+    run = make_run((key, 0, 0), "smoke", None, out)
+    written = path.read_text()
+    assert not path.with_suffix("").exists(), "a finished run needs no checkpoint"
+    assert 0 <= run.scores.iou <= 1
+    assert run.scores.nll > 0
+    assert (run.bytes_up == 0) == (key in ("local", "pooled"))
+    assert bool(run.curve) == (key != "local")
+    path.unlink()
+    again = make_run((key, 0, 0), "smoke", None, out)
+    assert (again.scores, again.curve, again.unlabeled) == (run.scores, run.curve, run.unlabeled)
+    assert written.count("\n") > 5
+
+
+def test_an_interrupted_run_goes_on_where_it_was(
+    styles: ModelWeights, out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
+    run_path(out, "bottlegan-restain", 0, 0).unlink()
+    answer, asked = Client.answer, []
+
+    def interrupt(client: Client, request: Request) -> Reply:
+        asked.append(request)
+        if [each.kind for each in asked].count("train") > 3:
+            raise KeyboardInterrupt
+        return answer(client, request)
+
+    monkeypatch.setattr(Client, "answer", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
+    asked.clear()
+    monkeypatch.setattr(Client, "answer", lambda *args: (asked.append(args[1]), answer(*args))[1])
+    resumed = make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
+    assert (resumed.scores, resumed.curve) == (whole.scores, whole.curve)
+    assert [request.kind for request in asked].count("train") == 4, "the first round must not be trained again"
+
+
+def made(key: str, iou: float, ece: float, nll: float, **more: object) -> Run:
+    scores = Scores(iou=iou, ece=ece, nll=nll)
+    points = (Point(round=5, scores=replace(scores, iou=iou / 2)), Point(round=10, scores=scores))
+    return Run(key=key, seed=0, fold=0, rounds=10, scores=scores, unlabeled=scores, curve=points, **more)
+
+
+def test_ratios_are_what_hand_computation_gives(tmp_path: Path) -> None:
+    runs = [made("fedavgm", 0.4, 0.2, 0.8), made("bottlegan-normalize", 0.7, 0.05, 0.4), made("oracle", 0.8, 0.02, 0.3)]
+    page = to_markdown(runs, "cpu")
+    # IOU .7 / .8, gap (.7 - .4) / (.8 - .4), no labels .7 / .8, ECE .05 / .2, NLL .4 / .8, nothing calibrated
+    assert "| BottleGAN, normalize | 1 | 0.875 | 0.750 | 0.875 | 0.250 | 0.500 | nan | nan |" in page
+    write_table(runs, "cpu", tmp_path)
+    assert (tmp_path / "table1.csv").read_text().count("\n") == 4
+
+
+def test_spread_is_over_seeds() -> None:
+    runs = [made("fedavgm", 0.4, 0.2, 0.8), replace(made("fedavgm", 0.6, 0.2, 0.8), seed=1)]
+    assert "| FedAvgM | 2 | 0.500 ± 0.141 |" in to_markdown(runs, "cpu")
+
+
+def test_figure_3_has_a_line_for_each_row_in_each_panel(tmp_path: Path) -> None:
+    path = write_figure([made("fedavgm", 0.4, 0.2, 0.8), made("oracle", 0.8, 0.02, 0.3)], tmp_path)
+    drawn = path.read_text()
+    assert drawn.count("<polyline") == 3 * len(SHOWN)
+    assert drawn.startswith('<svg xmlns="http://www.w3.org/2000/svg"')
+    assert all(title in drawn for title in ("IOU", "ECE", "NLL"))
+
+
+def test_finished_runs_are_read_in_the_order_of_the_rows(out: Path) -> None:
+    keys = [run.key for run in read_runs(out, "smoke")]
+    assert keys == [key for key in BY_KEY if key in keys]
+
+
+def test_the_command_makes_only_what_is_missing(
+    styles: ModelWeights, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wanted = [("fedavgm", 0, 0), ("hed", 0, 0)]
+    monkeypatch.setattr(table1, "list_runs", lambda _: wanted)
+    make_run(("fedavgm", 0, 0), "smoke", None, out)
+    before = run_path(out, "fedavgm", 0, 0).stat().st_mtime_ns
+    page = table1.run_table1("smoke", out, jobs=1)
+    assert run_path(out, "fedavgm", 0, 0).stat().st_mtime_ns == before
+    assert "| FedAvgM + HED jitter | 1 |" in page.read_text()
+
+
+def test_temperature_changes_calibration_and_no_class(world: World, styles: ModelWeights, out: Path) -> None:
+    run = make_run(("bottlegan-normalize", 0, 0), "smoke", None, out)
+    assert run.calibrated is not None
+    assert run.temperature is not None
+    assert run.calibrated.iou == run.scores.iou
+    assert run.calibrated.nll != run.scores.nll
