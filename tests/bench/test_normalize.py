@@ -11,7 +11,7 @@ from bottlegan.bench import normalize as bench
 from bottlegan.cli import main as cli
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 OURS = {
     "ours",
@@ -22,12 +22,12 @@ OURS = {
 }
 
 
-def missing(reference: Levels) -> Callable[[Levels], Levels]:
+def missing(reference: Pixels) -> Callable[[Pixels], Pixels]:
     raise ImportError("not installed")
 
 
-def failing(reference: Levels) -> Callable[[Levels], Levels]:
-    def normalize(image: Levels) -> Levels:
+def failing(reference: Pixels) -> Callable[[Pixels], Pixels]:
+    def normalize(image: Pixels) -> Pixels:
         raise RuntimeError("broken")
 
     return normalize
@@ -70,10 +70,10 @@ def test_the_network_without_a_table_maps_all_rows(monkeypatch: pytest.MonkeyPat
 
 def test_tiatoolbox_is_given_levels(monkeypatch: pytest.MonkeyPatch) -> None:
     class Normalizer:
-        def fit(self, target: Levels) -> None:
+        def fit(self, target: Pixels) -> None:
             self.target = target
 
-        def transform(self, image: Levels) -> Levels:
+        def transform(self, image: Pixels) -> Pixels:
             return image + self.target[0, 0]
 
     monkeypatch.setattr(bench, "find_package", lambda name: SimpleNamespace(MacenkoNormalizer=Normalizer))

@@ -9,7 +9,7 @@ from torch import Tensor
 from bottlegan.bench import onboard as bench
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.document import PRIOR
@@ -23,7 +23,7 @@ def halves() -> tuple[Half, Half]:
 
 
 def test_ours_and_the_peers_are_measured_in_one_run(halves: tuple[Half, Half], monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(reference: Levels) -> Callable[[Levels], Levels]:
+    def missing(reference: Pixels) -> Callable[[Pixels], Pixels]:
         raise ImportError("not installed")
 
     monkeypatch.setattr(bench, "SIMULATED_LABS", 1)
@@ -80,7 +80,7 @@ def test_making_things_worse_is_counted(halves: tuple[Half, Half]) -> None:
 def test_peers_get_levels_and_the_mosaic_of_the_pool(halves: tuple[Half, Half]) -> None:
     seen: list[tuple[int, ...]] = []
 
-    def peer(reference: Levels) -> Callable[[Levels], Levels]:
+    def peer(reference: Pixels) -> Callable[[Pixels], Pixels]:
         seen.append(reference.shape)
         return lambda image: 255 - image
 

@@ -9,13 +9,13 @@ import pytest
 import torch
 
 from bottlegan.bench import physical_labs as bench
-from bottlegan.bench.normalize import MapLevels
+from bottlegan.bench.normalize import MapPixels
 from bottlegan.bench.physical_labs import AS_THEY_COME, FLOOR, LEAST, OPPOSITE, LabPair, Score
 from bottlegan.bench.real_methods import NOTHING, OURS
 from bottlegan.cli import main as cli
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
@@ -43,12 +43,12 @@ def pairs(pool: list[Patch]) -> list[LabPair]:
     return [bench.draw_pair(pool, index, AS_THEY_COME) for index in range(3)]
 
 
-def cheat(pair: LabPair) -> MapLevels:
+def cheat(pair: LabPair) -> MapPixels:
     """Return what looks up the truth."""
     return lambda image: next(b for a, b in zip(pair.scored_a, pair.scored_b, strict=True) if a is image)
 
 
-def fail(pair: LabPair) -> MapLevels:
+def fail(pair: LabPair) -> MapPixels:
     raise InputError("the lab is refused")
 
 
@@ -137,8 +137,8 @@ def test_the_truth_has_a_ratio_of_0_and_nothing_is_never_worse_than_nothing() ->
 
 
 def test_a_failure_is_counted_and_leaves_the_image_as_it_is(pairs: list[LabPair]) -> None:
-    def fail_once(pair: LabPair) -> MapLevels:
-        def convert(image: Levels) -> Levels:
+    def fail_once(pair: LabPair) -> MapPixels:
+        def convert(image: Pixels) -> Pixels:
             if image is pair.scored_a[0]:
                 raise ValueError("no tissue")
             return cheat(pair)(image)
@@ -187,9 +187,9 @@ def test_the_closed_form_goes_from_one_lab_to_the_other(pairs: list[LabPair]) ->
 
 
 def test_peers_aim_at_all_patches_of_the_second_lab(pairs: list[LabPair]) -> None:
-    aims: list[Levels] = []
+    aims: list[Pixels] = []
 
-    def peer(reference: Levels) -> MapLevels:
+    def peer(reference: Pixels) -> MapPixels:
         aims.append(reference)
         return lambda image: 255 - image
 
@@ -224,7 +224,6 @@ def test_the_command_says_that_there_is_no_peso(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv(paired.VARIABLE, raising=False)
-    monkeypatch.setattr(paired, "NEARBY", tmp_path / "none")
     monkeypatch.setattr(bench, "list_methods", lambda: {"truth": cheat, "a peer": "not installed"})
     file, picture = tmp_path / "bench.json", tmp_path / "reliability.svg"
     run(monkeypatch, "--pairs", "2", "--json", file, "--picture", picture)

@@ -19,7 +19,7 @@ from bottlegan.cli import main as cli
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Silent
 from bottlegan.data.real import RealData, open_real_data
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 
 GLASS = (244, 244, 243)
 LABS = {"pale": ((150, 120, 190), (240, 190, 210)), "strong": ((60, 20, 90), (200, 80, 140)), "bare": None}
@@ -27,7 +27,7 @@ LABS = {"pale": ((150, 120, 190), (240, 190, 210)), "strong": ((60, 20, 90), (20
 SIDE = 64
 
 
-def draw(nuclei: tuple[int, ...], other: tuple[int, ...]) -> tuple[Levels, NDArray[np.bool_]]:
+def draw(nuclei: tuple[int, ...], other: tuple[int, ...]) -> tuple[Pixels, NDArray[np.bool_]]:
     """Return an image of glass on the left and tissue with one large nucleus on the right, and where the latter is."""
     image = np.full((SIDE, SIDE, 3), GLASS, np.uint8)
     image[:, SIDE // 2 :] = other
@@ -37,7 +37,7 @@ def draw(nuclei: tuple[int, ...], other: tuple[int, ...]) -> tuple[Levels, NDArr
     return image, mask
 
 
-def put(path: Path, image: Levels) -> str:
+def put(path: Path, image: Pixels) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     write_image(path, image)
     return str(Path(*path.parts[-3:]))
@@ -66,11 +66,11 @@ def data(tmp_path: Path) -> RealData:
     return open_real_data(tmp_path)
 
 
-def always(convert: Callable[[Levels], Levels]) -> Method:
+def always(convert: Callable[[Pixels], Pixels]) -> Method:
     return Method(lambda images: Fitted(convert), learns=False)
 
 
-def fail(image: Levels) -> Levels:
+def fail(image: Pixels) -> Pixels:
     raise ValueError("no tissue")
 
 
@@ -79,7 +79,7 @@ def alike(images: Sequence[Given]) -> Fitted:
     assert all(isinstance(image, np.ndarray) for image in images)
     colors = np.unique(np.concatenate([np.asarray(image).reshape(-1, 3) for image in images]), axis=0)
 
-    def convert(image: Levels) -> Levels:
+    def convert(image: Pixels) -> Pixels:
         output = np.zeros_like(image)
         for rank, color in enumerate(colors[colors.sum(1).argsort()][:3]):
             output[(image == color).all(-1)] = 100 * rank
@@ -143,7 +143,7 @@ def test_an_odd_image_that_a_method_refuses_to_read_is_told(data: RealData) -> N
 
 
 def test_glass_that_turns_gray_or_pink_is_seen(data: RealData) -> None:
-    def tint(image: Levels) -> Levels:
+    def tint(image: Pixels) -> Pixels:
         return np.minimum(image, np.array([255, 210, 255], np.uint8))
 
     darken = always(lambda image: image - np.minimum(image, 30))
@@ -253,8 +253,8 @@ def test_a_sheet_has_a_place_for_every_panel() -> None:
 
 
 def test_peers_that_are_not_installed_leave_a_note(monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(kind: str, **options: bool) -> Callable[[Levels], Callable[[Levels], Levels]]:
-        def fit(reference: Levels) -> Callable[[Levels], Levels]:
+    def missing(kind: str, **options: bool) -> Callable[[Pixels], Callable[[Pixels], Pixels]]:
+        def fit(reference: Pixels) -> Callable[[Pixels], Pixels]:
             raise ImportError("not installed")
 
         return fit

@@ -9,7 +9,7 @@ from torch import Tensor
 from bottlegan.bench import reliability as bench
 from bottlegan.bench.reliability import JudgedLab, draw_reliability, summarize
 from bottlegan.core.errors import InputError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.onboarding.verdict import GOOD_ERROR, Verdict
@@ -84,7 +84,7 @@ def test_the_true_error_is_the_mean_of_both_ways() -> None:
         def restain(self, images: Tensor) -> Tensor:
             return images - 20 / 255
 
-    image: Levels = np.full((4, 4, 3), 100, np.uint8)
+    image: Pixels = np.full((4, 4, 3), 100, np.uint8)
     assert bench.measure_error(Shift(), [image, image], [image, image]) == pytest.approx(15)
     # The root is of the mean over all patches.
     assert bench.measure_error(Shift(), [image, image], [image, image + np.uint8(20)]) == pytest.approx(
@@ -96,11 +96,11 @@ def test_a_lab_is_known_by_three_patches_and_judged_by_all(monkeypatch: pytest.M
     seen: list[tuple[int, int, bool]] = []
     onboard, measure = bench.onboard, bench.measure_error
 
-    def count_shown(images: Sequence[Levels], model: BottleGAN) -> object:
+    def count_shown(images: Sequence[Pixels], model: BottleGAN) -> object:
         seen.append((len(images), 0, False))
         return onboard(images, model)
 
-    def count_scored(normalizer: bench.Normalizer, images: Sequence[Levels], truth: Sequence[Levels]) -> float:
+    def count_scored(normalizer: bench.Normalizer, images: Sequence[Pixels], truth: Sequence[Pixels]) -> float:
         seen[-1] = (seen[-1][0], len(images), normalizer.refused)
         return measure(normalizer, images, truth)
 

@@ -11,7 +11,7 @@ from bottlegan.bench.slide import Finished, describe_row, run_apart, summarize
 from bottlegan.colormap.table import ColorMap
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.progress import Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.simulation.lab_folder import draw_lab
 from bottlegan.simulation.slide import write_slide
 
@@ -100,10 +100,10 @@ def test_bad_wishes_are_refused(slide: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_tiles_are_exact_and_peers_that_fail_are_told(slide: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(_: Levels) -> None:
+    def missing(_: Pixels) -> None:
         raise ImportError("not installed")
 
-    def failing(_: Levels) -> None:
+    def failing(_: Pixels) -> None:
         raise ZeroDivisionError("no tissue")
 
     monkeypatch.setattr(tiles, "TILES", 3)
@@ -125,7 +125,7 @@ def test_what_is_not_exact_shows(slide: Path, monkeypatch: pytest.MonkeyPatch) -
     really = ColorMap.__call__
     called: list[ColorMap] = []
 
-    def off(self: ColorMap, levels: Levels) -> Levels:
+    def off(self: ColorMap, levels: Pixels) -> Pixels:
         mapped = really(self, levels)
         called.append(self)
         return mapped if called.count(self) == 1 else np.where(mapped > 9, mapped - 9, mapped + 9).astype(np.uint8)

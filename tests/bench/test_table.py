@@ -5,7 +5,7 @@ from bottlegan.bench import table as bench
 from bottlegan.bench.table import compare, make_plane
 from bottlegan.colormap.table import ColorMap
 from bottlegan.core.progress import Progress, Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.simulation.styles import render
@@ -46,7 +46,7 @@ def test_hardly_a_color_differs_by_a_level(
 def test_a_color_that_differs_is_counted(normalizer: Normalizer, monkeypatch: pytest.MonkeyPatch) -> None:
     really = ColorMap.__call__
 
-    def off(self: ColorMap, levels: Levels) -> Levels:
+    def off(self: ColorMap, levels: Pixels) -> Pixels:
         mapped = really(self, levels)
         mapped[5, 7, 1] ^= 64
         return mapped

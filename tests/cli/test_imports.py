@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.simulation.styles import render
@@ -46,12 +46,12 @@ loaded.to_cube("lab.cube", 17)
 
 
 @pytest.fixture(scope="module")
-def tissue() -> Levels:
+def tissue() -> Pixels:
     return from_batch(render(draw_tissue(4, 0, 256).concentration[None], LABORATORIES[5]))[0]
 
 
 @pytest.fixture(scope="module")
-def root(tissue: Levels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tissue: Pixels, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An image in a folder, and a model that knows its style."""
     root = tmp_path_factory.mktemp("imports")
     (root / "images").mkdir()
@@ -61,7 +61,7 @@ def root(tissue: Levels, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def slide(root: Path, tissue: Levels) -> Path:
+def slide(root: Path, tissue: Pixels) -> Path:
     tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
     pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
     pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
@@ -114,7 +114,7 @@ def test_of_slides(words: str, slide: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_of_the_library(tissue: Levels, tmp_path: Path) -> None:
+def test_of_the_library(tissue: Pixels, tmp_path: Path) -> None:
     np.save(tmp_path / "image.npy", tissue)
     done = run(LIBRARY, tmp_path, "image.npy")
     assert done.returncode == 0, done.stderr

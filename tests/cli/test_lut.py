@@ -10,9 +10,9 @@ import torch
 from bottlegan.cli import main as cli
 from bottlegan.colormap.checks import MapChecks, check_map
 from bottlegan.colormap.cube import read_cube
-from bottlegan.colormap.levels import Floats, Levels
+from bottlegan.colormap.levels import Floats
 from bottlegan.colormap.table import ColorMap
-from bottlegan.imaging.files import read_image
+from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize.normalizer import Normalizer
@@ -105,7 +105,7 @@ def test_a_table_is_compared_with_the_model_and_nothing_is_written(
 class Inverted:
     """A map of colors that makes black of white."""
 
-    def __call__(self, levels: Levels) -> Levels:
+    def __call__(self, levels: Pixels) -> Pixels:
         return 255 - levels
 
     def map_densities(self, densities: Floats) -> Floats:

@@ -10,7 +10,7 @@ import pytest
 from torch import Tensor
 
 from bottlegan.cli import main as cli
-from bottlegan.imaging.files import Levels, read_image, write_image
+from bottlegan.imaging.files import Pixels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.simulation.styles import render
@@ -40,7 +40,7 @@ class Ended(NamedTuple):
 Run = Callable[[str], Ended]
 
 
-def write_slide(path: Path, levels: Levels) -> None:
+def write_slide(path: Path, levels: Pixels) -> None:
     form = {"tile": (128, 128), "photometric": "rgb", "metadata": None, "compression": "zlib"}
     with tifffile.TiffWriter(path) as file:
         file.write(levels, resolution=(1e4, 1e4), resolutionunit="CENTIMETER", **form)
@@ -48,7 +48,7 @@ def write_slide(path: Path, levels: Levels) -> None:
 
 
 @pytest.fixture(scope="module")
-def tissue() -> Levels:
+def tissue() -> Pixels:
     """H&E with a stroke of a pen on it."""
     concentration: Tensor = draw_tissue(4, 0, 320).concentration[None]
     levels = from_batch(render(concentration, LABORATORIES[5]))[0].copy()
@@ -57,7 +57,7 @@ def tissue() -> Levels:
 
 
 @pytest.fixture(scope="module")
-def root(tissue: Levels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tissue: Pixels, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same pictures as images and as slides, a folder of each, and models of a good and of a refused style."""
     root = tmp_path_factory.mktemp("policy")
     noise = np.random.default_rng(0).integers(0, 256, (320, 320, 3), dtype=np.uint8)
@@ -167,7 +167,7 @@ def test_pen_is_left_as_it_is_in_images_and_slides_unless_everything_is_to_be_ma
     run: Run,
     command: str,
     options: str,
-    tissue: Levels,
+    tissue: Pixels,
     tmp_path: Path,
 ) -> None:
     pen = (tissue == GREEN).all(2)

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from bottlegan.cli.main import app
 from bottlegan.core.errors import InputError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
@@ -28,7 +28,7 @@ def run(*words: object) -> Result:
     return CliRunner().invoke(app, [str(word) for word in words])
 
 
-def write(path: Path, levels: Levels, **options: object) -> Path:
+def write(path: Path, levels: Pixels, **options: object) -> Path:
     form = {"tile": (128, 128), "photometric": "rgb", "metadata": None, "compression": "jpeg", **options}
     with tifffile.TiffWriter(path) as file:
         file.write(levels, **form)

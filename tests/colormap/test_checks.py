@@ -2,25 +2,25 @@ import numpy as np
 import pytest
 
 from bottlegan.colormap.checks import STEPS, MapChecks, check_map, largest_jump, lighter_steps, stain_paths
-from bottlegan.colormap.table import Levels
+from bottlegan.imaging.files import Pixels
 
 
-def same(colors: Levels) -> Levels:
+def same(colors: Pixels) -> Pixels:
     return colors.copy()
 
 
-def invert(colors: Levels) -> Levels:
+def invert(colors: Pixels) -> Pixels:
     return 255 - colors
 
 
-def with_a_cliff(colors: Levels) -> Levels:
+def with_a_cliff(colors: Pixels) -> Pixels:
     """Green falls by 40 levels where red goes from 229 to 230, if green and blue are light; nothing else changes."""
     output = colors.copy()
     output[(colors[:, 0] >= 230) & (colors[:, 1] >= 220) & (colors[:, 2] >= 215), 1] -= 40
     return output
 
 
-def lightened(colors: Levels) -> Levels:
+def lightened(colors: Pixels) -> Pixels:
     """White is a little dark, and what is darker than 100 comes out as light as 200."""
     output = np.minimum(colors, 250)
     output[colors.max(axis=1) < 100] = 200
@@ -54,7 +54,7 @@ def test_dark_that_comes_out_light_is_counted_and_rounding_is_not() -> None:
     gray = paths["gray"][:, :, :1].repeat(3, axis=2)
     assert lighter_steps(lightened, gray) == pytest.approx((gray[0, :, 0] < 100).sum() / (STEPS - 1))
 
-    def wobble(colors: Levels) -> Levels:
+    def wobble(colors: Pixels) -> Pixels:
         odd = (colors.sum(axis=1) % 2).astype(np.uint8)
         return np.maximum(colors, 1) - odd[:, None]
 
@@ -88,7 +88,7 @@ def test_a_cliff_between_neighbors_is_found_where_it_is() -> None:
 
 
 def test_a_coarse_grid_sees_only_the_neighbors_of_its_own_colors() -> None:
-    def cliff(colors: Levels) -> Levels:
+    def cliff(colors: Pixels) -> Pixels:
         return np.where(colors >= 100, 255, colors).astype(np.uint8)
 
     assert largest_jump(cliff, stride=9).levels == 156  # 99 is one of them
@@ -97,7 +97,7 @@ def test_a_coarse_grid_sees_only_the_neighbors_of_its_own_colors() -> None:
 
 @pytest.mark.parametrize("channel", [0, 1, 2])
 def test_every_channel_and_the_last_level_are_compared(channel: int) -> None:
-    def convert(colors: Levels) -> Levels:
+    def convert(colors: Pixels) -> Pixels:
         output = colors.copy()
         output[colors[:, channel] == 255] = 0
         return output
@@ -108,7 +108,7 @@ def test_every_channel_and_the_last_level_are_compared(channel: int) -> None:
 
 
 def test_the_dark_end_can_be_left_out() -> None:
-    def cliff(colors: Levels) -> Levels:
+    def cliff(colors: Pixels) -> Pixels:
         return np.where(colors == 0, 0, np.maximum(colors, 90)).astype(np.uint8)
 
     assert largest_jump(cliff, 5).levels == 90

@@ -23,8 +23,8 @@ from bottlegan.colormap.cube import (
     tissue_colors,
     write_cube,
 )
-from bottlegan.colormap.table import Levels
 from bottlegan.core.errors import InputError
+from bottlegan.imaging.files import Pixels
 
 COLORS = arrays.arrays(np.uint8, st.tuples(st.integers(1, 9), st.just(3)))
 
@@ -35,7 +35,7 @@ def bend(colors: Floats) -> Floats:
     return np.stack([red**2, 0.5 * green + 0.3 * red, 0.9 - 0.6 * blue], axis=1)
 
 
-def exactly(levels: Levels) -> Levels:
+def exactly(levels: Pixels) -> Pixels:
     return np.rint(255 * bend(levels / 255)).astype(np.uint8)
 
 
@@ -81,14 +81,14 @@ def test_other_software_makes_of_a_file_what_we_do(tmp_path: Path) -> None:
 
 
 @given(COLORS)
-def test_interpolation_is_trilinear(colors: Levels) -> None:
+def test_interpolation_is_trilinear(colors: Pixels) -> None:
     grid = np.random.default_rng(0).random((5, 5, 5, 3))
     theirs = RegularGridInterpolator((np.linspace(0, 255, 5),) * 3, grid)(colors)
     assert np.abs(interpolate(grid, colors) - 255 * theirs).max() <= 0.5 + 1e-9
 
 
 @given(COLORS)
-def test_an_identity_stays_one_and_what_is_out_of_range_is_cut_off(colors: Levels) -> None:
+def test_an_identity_stays_one_and_what_is_out_of_range_is_cut_off(colors: Pixels) -> None:
     assert np.array_equal(interpolate(sample_grid(lambda given: given, 17), colors), colors)
     assert interpolate(np.full((2, 2, 2, 3), 1.5), colors).min() == 255
     assert interpolate(np.full((2, 2, 2, 3), -1.5), colors).max() == 0

@@ -8,13 +8,14 @@ from scipy.optimize import nnls
 
 from bottlegan.colormap.cube import random_colors
 from bottlegan.colormap.ink import ramp, spare_ink, weigh_ink
-from bottlegan.colormap.levels import DENSITY, Floats, Levels
+from bottlegan.colormap.levels import DENSITY, Floats
 from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import MIXED, ColorNetwork, Ink
 from bottlegan.colormap.table import ColorMap
+from bottlegan.imaging.files import Pixels
 from bottlegan.stain.style import LABORATORIES, Style, list_stains, mix_stains
 
-GREENS: Levels = np.array([(20, 120, 60), (120, 200, 150), (0, 90, 40), (60, 160, 90)], np.uint8)
+GREENS: Pixels = np.array([(20, 120, 60), (120, 200, 150), (0, 90, 40), (60, 160, 90)], np.uint8)
 YELLOW, BLUE = (230, 220, 60), (30, 60, 170)
 LESS_BLUE = [style for style in LABORATORIES if style.name in ("S01", "S03", "S05", "S08", "S09")]
 """Of the others, hematoxylin is so blue that blue ink could be tissue."""

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bottlegan.colormap.levels import DENSITY, Floats, Levels, to_levels
+from bottlegan.colormap.levels import DENSITY, Floats, to_levels
 from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import ColorMap
+from bottlegan.imaging.files import Pixels
 
 ZERO, ONE, TWO, THREE = np.float32(0), np.float32(1), np.float32(2), np.float32(3)
 COLORS = arrays.arrays(np.uint8, st.tuples(st.integers(1, 40), st.just(3)))
@@ -130,7 +131,7 @@ def test_the_reference_sees_ink_tissue_and_what_is_between() -> None:
 
 def test_an_identity_changes_nothing() -> None:
     identity = ColorMap(ColorNetwork(np.eye(3, dtype=np.float32), np.zeros(3, np.float32)))
-    colors: Levels = np.random.default_rng(0).integers(0, 256, (5000, 3), np.uint8)
+    colors: Pixels = np.random.default_rng(0).integers(0, 256, (5000, 3), np.uint8)
     assert np.array_equal(identity(colors), colors)
     densities = np.random.default_rng(1).uniform(-9, 9, (500, 3)).astype(np.float32)
     assert np.array_equal(identity.map_densities(densities), densities)

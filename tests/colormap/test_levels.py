@@ -6,15 +6,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from bottlegan.colormap.levels import DENSITY, EDGES, STEPS, Floats, Levels, to_levels
+from bottlegan.colormap.levels import DENSITY, EDGES, STEPS, Floats, to_levels
 from bottlegan.colormap.network import ColorNetwork
 from bottlegan.colormap.table import ColorMap
+from bottlegan.imaging.files import Pixels
 
 getcontext().prec = 50
 SAFE = Decimal("1e-10")
 """Relative distance from the middle between two floats, a million times that by which logarithms of double precision
 may differ. The closest of all is 1.8e-10 away."""
-LEVELS: Levels = np.arange(256, dtype=np.uint8)
+LEVELS: Pixels = np.arange(256, dtype=np.uint8)
 
 
 def density(place: Decimal) -> Decimal:
@@ -38,7 +39,7 @@ def around(values: Floats) -> Floats:
     return np.concatenate(found)
 
 
-def find_levels(densities: Floats) -> Levels:
+def find_levels(densities: Floats) -> Pixels:
     """Return the levels that the kernel finds, one density at a time: as the bias of a map of a single color."""
     color, nothing = np.zeros((1, 3), np.uint8), np.zeros((3, 3), np.float32)
     padded = np.concatenate([densities, np.zeros(-len(densities) % 3, np.float32)]).reshape(-1, 3)

@@ -10,10 +10,11 @@ import onnx
 from onnx.reference import ReferenceEvaluator
 
 from bottlegan.colormap.keys import COLORS
-from bottlegan.colormap.levels import DENSITY, EDGES, Floats, Levels, to_levels
+from bottlegan.colormap.levels import DENSITY, EDGES, Floats, to_levels
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.onnx import STEPS, Difference, compare_onnx, make_onnx, open_onnx, tabulate_steps, write_onnx
 from bottlegan.colormap.table import ColorMap
+from bottlegan.imaging.files import Pixels
 
 
 def draw_network(depth: int, width: int, ink: bool, seed: int = 0) -> ColorNetwork:
@@ -38,7 +39,7 @@ def write(folder: Path, network: ColorNetwork) -> Path:
     return path
 
 
-def noise(*shape: int) -> Levels:
+def noise(*shape: int) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
 
 
@@ -104,7 +105,7 @@ def test_all_that_differs_is_counted(tmp_path: Path) -> None:
     path = write(tmp_path, network)
     assert compare_onnx(path, ColorMap(network), colors=1000) == Difference(1000, 0, 0)
 
-    def shift_blue(colors: Levels) -> Levels:
+    def shift_blue(colors: Pixels) -> Pixels:
         wrong = colors.copy()
         wrong[colors[:, 2] < 10, 2] += 3
         return wrong

@@ -15,10 +15,10 @@ from hypothesis.extra import numpy as arrays
 
 from bottlegan.colormap.kernel import KNOWN
 from bottlegan.colormap.keys import BLUE, COLORS, GREEN, RED
-from bottlegan.colormap.levels import Levels
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import BLOCK, ColorMap, reserve
 from bottlegan.core.progress import Silent
+from bottlegan.imaging.files import Pixels
 
 IMAGES = arrays.arrays(np.uint8, st.tuples(st.integers(0, 5), st.integers(1, 7), st.just(3)))
 STATM = Path("/proc/self/statm")
@@ -39,24 +39,24 @@ def turn() -> ColorNetwork:
     return ColorNetwork(matrix, np.zeros(3, np.float32))
 
 
-def noise(*shape: int, seed: int = 0) -> Levels:
+def noise(*shape: int, seed: int = 0) -> Pixels:
     return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
 
 
-def in_pieces(network: ColorNetwork, image: Levels) -> Levels:
+def in_pieces(network: ColorNetwork, image: Pixels) -> Pixels:
     """Return what a map makes of an image that it sees in pieces, and does not remember."""
     convert, pixels = ColorMap(network, remembers=False), image.reshape(-1, 3)
     mapped = [convert(pixels[start : start + 999]) for start in range(0, len(pixels), 999)]
     return np.concatenate([*mapped, pixels[:0]]).reshape(image.shape)
 
 
-def place(color: Levels) -> int:
+def place(color: Pixels) -> int:
     return int(RED[color[0]] | GREEN[color[1]] | BLUE[color[2]])
 
 
 @settings(max_examples=50)
 @given(IMAGES)
-def test_a_map_that_remembers_maps_as_one_that_does_not(image: Levels) -> None:
+def test_a_map_that_remembers_maps_as_one_that_does_not(image: Pixels) -> None:
     table = ColorMap(bend())
     for _ in range(2):  # first the colors are new, then they are known
         mapped = table(image)

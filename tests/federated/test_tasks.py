@@ -21,7 +21,7 @@ from bottlegan.federated.flower.simulation import run as run_flower
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig, flatten, unflatten
 from bottlegan.federated.simulation import run_local
-from bottlegan.imaging.files import Levels, read_image, write_image, write_values
+from bottlegan.imaging.files import Pixels, read_image, write_image, write_values
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.network_file import load_network
 from bottlegan.models.networks import NetworkConfig
@@ -49,7 +49,7 @@ UNET = NetworkConfig(
 )
 
 
-def show(index: int, style: Style) -> Levels:
+def show(index: int, style: Style) -> Pixels:
     return from_batch(render(TISSUES[index].concentration[None], style))[0]
 
 

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from bottlegan.colormap.cube import random_colors
 from bottlegan.colormap.ink import weigh_ink
-from bottlegan.colormap.levels import DENSITY, Floats, Levels, to_levels
+from bottlegan.colormap.levels import DENSITY, Floats, to_levels
 from bottlegan.colormap.network import Ink
 from bottlegan.colormap.table import ColorMap
 from bottlegan.core.errors import InputError
 from bottlegan.core.seeding import numpy_stream
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.config import KNOWN_CODES, GeneratorConfig, ModelConfig, Paradigm
@@ -45,12 +46,12 @@ def build(paradigm: Paradigm, generator: GeneratorConfig, seed: int = 0) -> Styl
     return model.eval().requires_grad_(False)
 
 
-def by_torch(model: StyleModel, colors: Levels, code: Tensor, direction: Direction) -> Levels:
+def by_torch(model: StyleModel, colors: Pixels, code: Tensor, direction: Direction) -> Pixels:
     run = model.normalize if direction == "normalize" else model.restain
     return from_batch(run(to_batch(colors[None]), code[None]))[0][0]
 
 
-def assert_alike(ours: Levels, theirs: Levels) -> None:
+def assert_alike(ours: Pixels, theirs: Pixels) -> None:
     """Refuse colors that differ beyond rounding."""
     apart = np.abs(np.subtract(ours, theirs, dtype=np.int16)).max(axis=1)
     assert apart.max() <= 1
@@ -130,7 +131,7 @@ def test_without_a_reference_stain_everything_is_mapped() -> None:
 # Of pen: what is left as it is, of a style whose code is known.
 
 GREEN, LIGHT_GREEN, YELLOW, BLUE = (20, 120, 60), (120, 200, 150), (230, 220, 60), (30, 60, 170)
-INKS: Levels = np.array([GREEN, LIGHT_GREEN, YELLOW, BLUE], np.uint8)
+INKS: Pixels = np.array([GREEN, LIGHT_GREEN, YELLOW, BLUE], np.uint8)
 JUMP = 24
 """Levels by which neighboring colors may differ beyond what the network and the colors themselves do: 16 were measured,
 and 53 to 194 if the fade is replaced by a step."""
@@ -144,10 +145,10 @@ class Fitted:
     ink: Ink
     everything: ColorMap
     spares: ColorMap
-    tissue: Levels
+    tissue: Pixels
     """(N, 3) the colors of its tissue."""
 
-    def weigh(self, colors: Levels) -> Floats:
+    def weigh(self, colors: Pixels) -> Floats:
         return weigh_ink(DENSITY[colors], self.ink)
 
 
@@ -169,7 +170,7 @@ def fitted(request: pytest.FixtureRequest, content: Tensor, plain_prior: BottleG
     return Fitted(style, ink, *maps, tissue)
 
 
-def steps(colors: Levels) -> np.ndarray:
+def steps(colors: Pixels) -> np.ndarray:
     """Return by how many levels each color differs from the one before."""
     return np.abs(np.diff(colors.astype(int), axis=0)).max(axis=1)
 

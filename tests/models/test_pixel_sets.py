@@ -5,7 +5,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_levels
 from bottlegan.models.pixel_sets import CANDIDATES, DENSITY, FAR, NEAR, WINDOW, look_at, look_at_image, place_grid
 from bottlegan.stain.density import to_density
@@ -13,11 +13,11 @@ from bottlegan.stain.density import to_density
 SMOOTH = 2e-3  # roughness that rounding leaves of none: the square root of 1e-7 of a squared density
 
 
-def draw(height: int, width: int, seed: int = 0) -> Levels:
+def draw(height: int, width: int, seed: int = 0) -> Pixels:
     return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
-def look_slowly(image: Levels, row: int, column: int) -> tuple[NDArray[np.float64], float]:
+def look_slowly(image: Pixels, row: int, column: int) -> tuple[NDArray[np.float64], float]:
     """Return the three densities (3, 3) of one pixel and its roughness, from the boxes themselves."""
     density = to_density(from_levels(torch.from_numpy(image)).double()).numpy()
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.normalize import adapters
@@ -45,19 +45,19 @@ def albumentations() -> Any:
     return pytest.importorskip("albumentations", reason=reason)
 
 
-def noise(*shape: int, seed: int = 0) -> Levels:
+def noise(*shape: int, seed: int = 0) -> Pixels:
     return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
 
 
 IMAGE = noise(9, 12)
 
 
-def first(array: Levels) -> Levels:
+def first(array: Pixels) -> Pixels:
     """Channels first, as MONAI has them."""
     return np.ascontiguousarray(array.transpose(2, 0, 1))
 
 
-def styles_of(image: Levels, model: BottleGAN) -> dict[str, bytes]:
+def styles_of(image: Pixels, model: BottleGAN) -> dict[str, bytes]:
     return {name: Normalizer.from_model(model, name).restain(image).tobytes() for name in NAMES}
 
 

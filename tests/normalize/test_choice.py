@@ -9,7 +9,7 @@ import torch
 from bottlegan.core.errors import InputError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.lab import sample_slide
-from bottlegan.imaging.files import Levels, read_image, write_image
+from bottlegan.imaging.files import Pixels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
@@ -51,11 +51,11 @@ def image(content: torch.Tensor, tmp_path: Path) -> Path:
     return tmp_path / "tissue.png"
 
 
-def same(left: Levels, right: Levels) -> bool:
+def same(left: Pixels, right: Pixels) -> bool:
     return bool((left == right).all())
 
 
-def sample_image(image: Path) -> list[Levels]:
+def sample_image(image: Path) -> list[Pixels]:
     with open_slide(image) as opened:
         return sample_slide(opened)
 
@@ -126,7 +126,7 @@ def test_the_note_tells_model_seed_and_verdict(image: Path, prior: Path, monkeyp
     seeds: list[object] = []
     read = normalizer.read_images
 
-    def read_noted(given: Path, seed: int) -> list[Levels]:
+    def read_noted(given: Path, seed: int) -> list[Pixels]:
         seeds.append(seed)
         return read(given, seed)
 

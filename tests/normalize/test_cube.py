@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as arrays
 from scipy.interpolate import RegularGridInterpolator
 
 from bottlegan.colormap.cube import random_colors, read_cube, tissue_colors
-from bottlegan.colormap.table import Levels
 from bottlegan.core.errors import InputError
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
@@ -38,7 +38,7 @@ MODEL = known()
 SHARED = Normalizer.from_model(MODEL, "b")
 
 
-def directly(colors: Levels, direction: Direction) -> Levels:
+def directly(colors: Pixels, direction: Direction) -> Pixels:
     """What the network of torch makes of colors (N, 3), rounded."""
     with torch.no_grad():
         return from_batch(getattr(MODEL, direction)(to_batch(colors[None]), MODEL.codes["b"]))[0][0]
@@ -46,7 +46,7 @@ def directly(colors: Levels, direction: Direction) -> Levels:
 
 @settings(max_examples=40)
 @given(arrays.arrays(np.uint8, st.tuples(st.integers(1, 40), st.just(3))), st.sampled_from(DIRECTIONS))
-def test_the_map_gives_the_rounded_output_of_the_network(colors: Levels, direction: Direction) -> None:
+def test_the_map_gives_the_rounded_output_of_the_network(colors: Pixels, direction: Direction) -> None:
     expected = directly(colors, direction)
     fresh = Normalizer(SHARED.model, SHARED.code)
     mapped = [each.color_map(direction)(colors) for each in (SHARED, fresh)]  # colors known from before, and new ones

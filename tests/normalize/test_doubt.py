@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from bottlegan.core.errors import InputError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.paradigms import BottleGAN, build_model
@@ -16,12 +16,12 @@ from bottlegan.stain.style import LABORATORIES
 
 
 @pytest.fixture(scope="module")
-def images(content: Tensor) -> list[Levels]:
+def images(content: Tensor) -> list[Pixels]:
     return from_batch(render(content[:3], LABORATORIES[6]))
 
 
 @pytest.fixture(scope="module")
-def fitted(images: list[Levels], plain_prior: BottleGAN) -> Normalizer:
+def fitted(images: list[Pixels], plain_prior: BottleGAN) -> Normalizer:
     return Normalizer.fit(images, model=plain_prior)
 
 
@@ -35,11 +35,11 @@ def known(**form: Any) -> Normalizer:
     return Normalizer.from_model(built, "a")
 
 
-def noise(*shape: int) -> Levels:
+def noise(*shape: int) -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (*shape, 3), np.uint8)
 
 
-def test_uncertainty_is_a_density_that_knows_ink_and_doubtful_codes(fitted: Normalizer, images: list[Levels]) -> None:
+def test_uncertainty_is_a_density_that_knows_ink_and_doubtful_codes(fitted: Normalizer, images: list[Pixels]) -> None:
     inked = images[0].copy()
     inked[:8, :8] = (20, 160, 60)
     doubt = fitted.uncertainty(inked)
@@ -53,7 +53,7 @@ def test_uncertainty_is_a_density_that_knows_ink_and_doubtful_codes(fitted: Norm
 
 
 def test_uncertainty_grows_with_the_error_of_the_code(
-    fitted: Normalizer, images: list[Levels], monkeypatch: pytest.MonkeyPatch
+    fitted: Normalizer, images: list[Pixels], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     doubt = fitted.uncertainty(images[0])
     monkeypatch.setattr("bottlegan.normalize.doubt.CODE_NOISE", 0.0)

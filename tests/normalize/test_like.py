@@ -11,7 +11,7 @@ from bottlegan.cli.main import app
 from bottlegan.colormap.ink import weigh_ink
 from bottlegan.colormap.levels import DENSITY
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.imaging.files import Levels, read_image, write_image
+from bottlegan.imaging.files import Pixels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import encode_maps
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -35,7 +35,7 @@ ODD = Style(name="odd", hematoxylin=(1.2, 1.0, 0.3), eosin=(0.1, 0.4, 0.9), offs
 STYLES = {"a": LABORATORIES[4], "b": LABORATORIES[6]}
 
 
-def show(tissue: Tensor, style: Style, glass: tuple[int, int, int]) -> list[Levels]:
+def show(tissue: Tensor, style: Style, glass: tuple[int, int, int]) -> list[Pixels]:
     """Return tissue in a style on tinted glass, which is bare on the left."""
     images = []
     for image in from_batch(render(tissue, style)):
@@ -51,13 +51,13 @@ def tissue() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def images(tissue: Tensor) -> dict[str, list[Levels]]:
+def images(tissue: Tensor) -> dict[str, list[Pixels]]:
     """The same tissue in both labs."""
     return {name: show(tissue, STYLES[name], GLASS[name]) for name in "ab"}
 
 
 @pytest.fixture(scope="module")
-def labs(images: dict[str, list[Levels]], plain_prior: BottleGAN) -> dict[str, Normalizer]:
+def labs(images: dict[str, list[Pixels]], plain_prior: BottleGAN) -> dict[str, Normalizer]:
     """Each fitted to other tissue than the other."""
     return {
         "a": Normalizer.fit(images["a"][:2], model=plain_prior, name="a"),
@@ -70,12 +70,12 @@ def there(labs: dict[str, Normalizer]) -> Normalizer:
     return labs["a"].like(labs["b"])
 
 
-def far_apart(left: Levels, right: Levels) -> float:
+def far_apart(left: Pixels, right: Pixels) -> float:
     return float(np.sqrt(np.mean((left.astype(float) - right) ** 2)))
 
 
 def test_one_labs_images_become_like_the_others(
-    there: Normalizer, images: dict[str, list[Levels]], labs: dict[str, Normalizer]
+    there: Normalizer, images: dict[str, list[Pixels]], labs: dict[str, Normalizer]
 ) -> None:
     for mine, other in zip(images["a"], images["b"], strict=True):
         assert far_apart(there(mine), other) < 0.5 * far_apart(mine, other)
@@ -90,7 +90,7 @@ def test_one_labs_glass_becomes_the_others_glass(there: Normalizer) -> None:
 
 
 def test_it_goes_through_the_reference_stain(
-    there: Normalizer, labs: dict[str, Normalizer], images: dict[str, list[Levels]]
+    there: Normalizer, labs: dict[str, Normalizer], images: dict[str, list[Pixels]]
 ) -> None:
     batch = to_batch(images["a"][0])
     apart = there(batch) - labs["b"].restain(labs["a"](batch))
@@ -99,7 +99,7 @@ def test_it_goes_through_the_reference_stain(
     assert (there.restain(batch) - labs["a"].restain(labs["b"](batch))).abs().mean() < 1 / 255
 
 
-def test_like_itself_is_nearly_nothing(labs: dict[str, Normalizer], images: dict[str, list[Levels]]) -> None:
+def test_like_itself_is_nearly_nothing(labs: dict[str, Normalizer], images: dict[str, list[Pixels]]) -> None:
     for name, lab in labs.items():
         same = lab.like(lab)
         for image in images[name]:
@@ -108,7 +108,7 @@ def test_like_itself_is_nearly_nothing(labs: dict[str, Normalizer], images: dict
 
 
 def test_images_of_the_other_lab_do_as_well_as_its_normalizer(
-    labs: dict[str, Normalizer], images: dict[str, list[Levels]], plain_prior: BottleGAN, tmp_path: Path
+    labs: dict[str, Normalizer], images: dict[str, list[Pixels]], plain_prior: BottleGAN, tmp_path: Path
 ) -> None:
     """Also if they are files, and with the encoder of the model itself."""
     given = images["b"][2:]
@@ -119,7 +119,7 @@ def test_images_of_the_other_lab_do_as_well_as_its_normalizer(
         np.testing.assert_allclose(labs["a"].like(other).code, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_both_normalizers_stay_as_they_are(labs: dict[str, Normalizer], images: dict[str, list[Levels]]) -> None:
+def test_both_normalizers_stay_as_they_are(labs: dict[str, Normalizer], images: dict[str, list[Pixels]]) -> None:
     before = {name: lab.code.copy() for name, lab in labs.items()}
     mapped = labs["a"](images["a"][0])
     other = labs["a"].like(labs["b"])
@@ -131,7 +131,7 @@ def test_both_normalizers_stay_as_they_are(labs: dict[str, Normalizer], images: 
     assert np.array_equal(labs["b"].model.arrays[stains], labs["a"].model.arrays[stains])
 
 
-def test_a_file_gives_it_back(there: Normalizer, images: dict[str, list[Levels]], tmp_path: Path) -> None:
+def test_a_file_gives_it_back(there: Normalizer, images: dict[str, list[Pixels]], tmp_path: Path) -> None:
     there.save(tmp_path / "there.safetensors")
     loaded = Normalizer.load(tmp_path / "there.safetensors")
     inked = images["a"][0].copy()
@@ -229,7 +229,7 @@ def test_the_map_of_a_slide_says_that_it_goes_elsewhere(root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def root(images: dict[str, list[Levels]], plain_prior: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(images: dict[str, list[Pixels]], plain_prior: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folders a and b of images, a blank image, and a model that knows style c."""
     root = tmp_path_factory.mktemp("like")
     for name, shown in images.items():
@@ -300,7 +300,7 @@ def test_what_nothing_can_be_like_is_one_line_and_nothing_is_written(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_slide_becomes_like_the_images(root: Path, images: dict[str, list[Levels]], tmp_path: Path) -> None:
+def test_a_slide_becomes_like_the_images(root: Path, images: dict[str, list[Pixels]], tmp_path: Path) -> None:
     tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
     pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
     pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")

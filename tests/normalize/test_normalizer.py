@@ -14,7 +14,7 @@ from torch import Tensor
 import bottlegan
 from bottlegan.core.errors import InputError, MissingError, ModelFileError
 from bottlegan.core.progress import EventLog
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch, to_levels
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
@@ -39,7 +39,7 @@ def tissue() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def images(tissue: Tensor) -> list[Levels]:
+def images(tissue: Tensor) -> list[Pixels]:
     return from_batch(render(tissue[:3], LAB))
 
 
@@ -57,7 +57,7 @@ def model(plain_prior: BottleGAN) -> BottleGAN:
 
 
 @pytest.fixture(scope="module")
-def fitted(images: list[Levels], model: BottleGAN) -> Normalizer:
+def fitted(images: list[Pixels], model: BottleGAN) -> Normalizer:
     return Normalizer.fit(images, model=model, force=True)  # whatever is thought of so small a model
 
 
@@ -72,22 +72,22 @@ def known(statistics: str = "frozen", kind: str = "pixel", styles: tuple[str, ..
     return built
 
 
-def noise(*shape: int, seed: int = 0) -> Levels:
+def noise(*shape: int, seed: int = 0) -> Pixels:
     return np.random.default_rng(seed).integers(0, 256, (*shape, 3), np.uint8)
 
 
-def directly(model: BottleGAN, code: Any, image: Levels, direction: str = "normalize") -> Levels:
+def directly(model: BottleGAN, code: Any, image: Pixels, direction: str = "normalize") -> Pixels:
     """What the network of torch makes of a whole image."""
     with torch.no_grad():
         return from_batch(getattr(model, direction)(to_batch(image), torch.as_tensor(code)))[0]
 
 
-def apart(left: Levels, right: Levels) -> int:
+def apart(left: Pixels, right: Pixels) -> int:
     return int(np.abs(np.subtract(left, right, dtype=int)).max())
 
 
 def test_it_brings_a_lab_closer_to_the_reference_stain_and_back(
-    fitted: Normalizer, tissue: Tensor, images: list[Levels]
+    fitted: Normalizer, tissue: Tensor, images: list[Pixels]
 ) -> None:
     content = from_batch(render(tissue[:3], REFERENCE))
     error = [np.abs(np.subtract(fitted(i), c, dtype=float)).mean() for i, c in zip(images, content, strict=True)]
@@ -97,7 +97,7 @@ def test_it_brings_a_lab_closer_to_the_reference_stain_and_back(
     assert max(back) < 0.5 * min(before)
 
 
-def test_fitting_twice_gives_the_same_bytes(model: BottleGAN, images: list[Levels], fitted: Normalizer) -> None:
+def test_fitting_twice_gives_the_same_bytes(model: BottleGAN, images: list[Pixels], fitted: Normalizer) -> None:
     before = torch.random.get_rng_state()
     again = Normalizer.fit(np.stack(images), model=model, force=True)
     assert np.array_equal(again.code, fitted.code)
@@ -105,7 +105,7 @@ def test_fitting_twice_gives_the_same_bytes(model: BottleGAN, images: list[Level
     assert torch.equal(torch.random.get_rng_state(), before)
 
 
-def test_the_shipped_prior_is_the_default(images: list[Levels]) -> None:
+def test_the_shipped_prior_is_the_default(images: list[Pixels]) -> None:
     normalizer = bottlegan.Normalizer.fit(images[0], name="Köln")
     assert normalizer.model.document.reference == REFERENCE
     assert normalizer.diagnosis is not None
@@ -114,7 +114,7 @@ def test_the_shipped_prior_is_the_default(images: list[Levels]) -> None:
 
 
 def test_files_folders_and_arrays_are_the_same_images(
-    fitted: Normalizer, model: BottleGAN, images: list[Levels], tmp_path: Path
+    fitted: Normalizer, model: BottleGAN, images: list[Pixels], tmp_path: Path
 ) -> None:
     for index, image in enumerate(images):
         write_image(tmp_path / f"{index}.png", image)
@@ -123,7 +123,7 @@ def test_files_folders_and_arrays_are_the_same_images(
         assert np.array_equal(Normalizer.fit(given, model=tmp_path / "prior.safetensors").code, fitted.code)
 
 
-def test_a_fit_leaves_the_model_alone_and_is_left_alone_by_it(images: list[Levels], model: BottleGAN) -> None:
+def test_a_fit_leaves_the_model_alone_and_is_left_alone_by_it(images: list[Pixels], model: BottleGAN) -> None:
     mine = copy.deepcopy(model)
     normalizer = Normalizer.fit(images[0], model=mine, force=True)
     assert mine.codes.names == []
@@ -153,7 +153,7 @@ def test_levels_are_mapped_as_by_the_network_itself(direction: str, kind: str, k
         assert apart(call(image), directly(model, model.codes["b"], image, direction)) <= (kind == "frozen")
 
 
-def test_floats_and_levels_agree_to_half_a_level(fitted: Normalizer, images: list[Levels]) -> None:
+def test_floats_and_levels_agree_to_half_a_level(fitted: Normalizer, images: list[Pixels]) -> None:
     batch = torch.cat([to_batch(image) for image in images])
     for call in (fitted, fitted.restain):
         mapped = call(batch)
@@ -167,13 +167,13 @@ def test_floats_and_levels_agree_to_half_a_level(fitted: Normalizer, images: lis
             assert (off > 0).float().mean() < 1e-3
 
 
-def test_a_batch_is_its_images(fitted: Normalizer, images: list[Levels]) -> None:
+def test_a_batch_is_its_images(fitted: Normalizer, images: list[Pixels]) -> None:
     batch = torch.cat([to_batch(image) for image in images])
     for call in (fitted, fitted.restain, fitted.uncertainty):
         torch.testing.assert_close(call(batch), torch.cat([call(image[None]) for image in batch]), rtol=0, atol=1e-5)
 
 
-def test_a_tile_maps_to_the_same_bytes_alone_and_in_an_image(fitted: Normalizer, images: list[Levels]) -> None:
+def test_a_tile_maps_to_the_same_bytes_alone_and_in_an_image(fitted: Normalizer, images: list[Pixels]) -> None:
     fresh = Normalizer(fitted.model, fitted.code)
     whole, tile = fitted(images[0]), np.s_[17:50, 3:40]
     assert np.array_equal(fresh(images[0][tile]), whole[tile])
@@ -199,7 +199,7 @@ def test_each_device_has_a_network_of_its_own(fitted: Normalizer) -> None:
         assert {parameter.device.type for parameter in network.parameters()} == {name}
 
 
-def test_threads_of_torch_do_not_matter_to_levels(fitted: Normalizer, model: BottleGAN, images: list[Levels]) -> None:
+def test_threads_of_torch_do_not_matter_to_levels(fitted: Normalizer, model: BottleGAN, images: list[Pixels]) -> None:
     batch = to_batch(images[1])
     torch.set_num_threads(2)
     try:
@@ -212,20 +212,20 @@ def test_threads_of_torch_do_not_matter_to_levels(fitted: Normalizer, model: Bot
     torch.testing.assert_close(floats, fitted(batch), rtol=0, atol=1e-6)
 
 
-def test_threads_may_share_a_normalizer(fitted: Normalizer, images: list[Levels]) -> None:
+def test_threads_may_share_a_normalizer(fitted: Normalizer, images: list[Pixels]) -> None:
     fresh = Normalizer(fitted.model, fitted.code)
     with ThreadPoolExecutor(3) as threads:
         mapped = list(threads.map(fresh, images * 2))
     assert all(np.array_equal(ours, fitted(image)) for ours, image in zip(mapped, images * 2, strict=True))
 
 
-def test_a_worker_process_can_have_it(fitted: Normalizer, images: list[Levels]) -> None:
+def test_a_worker_process_can_have_it(fitted: Normalizer, images: list[Pixels]) -> None:
     expected = fitted(images[0])
     for other in (ForkingPickler.loads(ForkingPickler.dumps(fitted)), copy.deepcopy(fitted)):
         assert np.array_equal(other(images[0]), expected)
 
 
-def test_a_refused_style_leaves_images_as_they_are_unless_forced(model: BottleGAN, images: list[Levels]) -> None:
+def test_a_refused_style_leaves_images_as_they_are_unless_forced(model: BottleGAN, images: list[Pixels]) -> None:
     refused = Normalizer.fit(BLANK, model=model)
     assert refused.diagnosis is not None
     assert refused.diagnosis.verdict == Verdict.REFUSED
@@ -242,7 +242,7 @@ def test_a_refused_style_leaves_images_as_they_are_unless_forced(model: BottleGA
 
 
 def test_a_file_gives_back_the_same_normalizer(
-    fitted: Normalizer, model: BottleGAN, images: list[Levels], tmp_path: Path
+    fitted: Normalizer, model: BottleGAN, images: list[Pixels], tmp_path: Path
 ) -> None:
     save_model(model, tmp_path / "prior.safetensors", {"steps": 7, "verdict": "stale"}, REFERENCE)
     saved = Normalizer.fit(images, model=tmp_path / "prior.safetensors", name="lab-7", force=True)
@@ -364,7 +364,7 @@ def test_what_cannot_be_fitted_to_is_refused(images: Any, message: str, model: B
 
 
 def test_levels_are_mapped_without_the_network_of_torch(
-    fitted: Normalizer, images: list[Levels], monkeypatch: pytest.MonkeyPatch
+    fitted: Normalizer, images: list[Pixels], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fresh = Normalizer(fitted.model, fitted.code)
     monkeypatch.setattr(Normalizer, "on_tensors", lambda _: pytest.fail("the network was asked"))

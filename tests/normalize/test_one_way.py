@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from bottlegan.cli.main import app
 from bottlegan.colormap.keys import count_colors
 from bottlegan.federated.client.staining import Styles, restain_randomly
-from bottlegan.imaging.files import Levels, read_image, write_image
+from bottlegan.imaging.files import Pixels, read_image, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.document import PRIOR
@@ -64,7 +64,7 @@ def file(model: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def image(content: Tensor) -> Levels:
+def image(content: Tensor) -> Pixels:
     """Tissue with a stroke of a pen, and colors of all kinds."""
     levels = from_batch(render(content[:1], LABORATORIES[5]))[0].copy()
     levels[20:28, 10:150] = GREEN
@@ -73,7 +73,7 @@ def image(content: Tensor) -> Levels:
 
 
 @pytest.fixture(scope="module")
-def expected(model: BottleGAN, image: Levels) -> dict[Direction, Levels]:
+def expected(model: BottleGAN, image: Pixels) -> dict[Direction, Pixels]:
     """What the kernel makes of the image, pixel by pixel and without a memory."""
     weights = to_weights(model)
     maps = {way: make_map(weights, weights.code("b"), way, remembers=False) for way in DIRECTIONS}
@@ -85,7 +85,7 @@ def run(*words: object) -> None:
     assert done.exit_code == 0, done.output
 
 
-def test_there_is_something_to_agree_on(image: Levels, expected: dict[Direction, Levels]) -> None:
+def test_there_is_something_to_agree_on(image: Pixels, expected: dict[Direction, Pixels]) -> None:
     pen = (image == GREEN).all(2)
     for mapped in expected.values():
         assert np.array_equal(mapped[pen], image[pen])
@@ -94,7 +94,7 @@ def test_there_is_something_to_agree_on(image: Levels, expected: dict[Direction,
 
 
 def test_a_normalizer_however_it_was_come_by(
-    model: BottleGAN, file: Path, image: Levels, expected: dict[Direction, Levels]
+    model: BottleGAN, file: Path, image: Pixels, expected: dict[Direction, Pixels]
 ) -> None:
     loaded = Normalizer.load(file, "b")
     for each in (
@@ -112,7 +112,7 @@ def test_a_normalizer_however_it_was_come_by(
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_images_and_folders_of_the_command_line(
-    direction: Direction, file: Path, image: Levels, expected: dict[Direction, Levels], tmp_path: Path
+    direction: Direction, file: Path, image: Pixels, expected: dict[Direction, Pixels], tmp_path: Path
 ) -> None:
     (tmp_path / "in").mkdir()
     write_image(tmp_path / "in" / "a.png", image)
@@ -127,7 +127,7 @@ def test_images_and_folders_of_the_command_line(
 
 @pytest.mark.parametrize("direction", DIRECTIONS)
 def test_tiles_of_a_slide_before_they_are_compressed(
-    direction: Direction, file: Path, image: Levels, expected: dict[Direction, Levels], tmp_path: Path
+    direction: Direction, file: Path, image: Pixels, expected: dict[Direction, Pixels], tmp_path: Path
 ) -> None:
     tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[slides]'")
     pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
@@ -169,7 +169,7 @@ def test_the_digest_of_all_colors(direction: Direction, file: Path, monkeypatch:
     assert told == hashlib.sha256(mapped.tobytes()).hexdigest()
 
 
-def test_crops_of_phase_2(model: BottleGAN, image: Levels) -> None:
+def test_crops_of_phase_2(model: BottleGAN, image: Pixels) -> None:
     crops = np.stack([image[:96, :96], image[96:, 96:], image[:96, 96:], image[96:, :96]] * 4)
     weights = to_weights(model)
     maps = [make_map(weights, weights.code(name), "restain", remembers=False) for name in NAMES]
@@ -180,7 +180,7 @@ def test_crops_of_phase_2(model: BottleGAN, image: Levels) -> None:
     assert all(np.array_equal(crop, maps[k](given)) for crop, given, k in zip(varied, crops, styles, strict=True))
 
 
-def test_levels_in_pipelines_of_monai(file: Path, image: Levels, expected: dict[Direction, Levels]) -> None:
+def test_levels_in_pipelines_of_monai(file: Path, image: Pixels, expected: dict[Direction, Pixels]) -> None:
     pytest.importorskip("monai", reason="MONAI is not installed; run `pip install monai`")
     normalizer = Normalizer.load(file, "b")
     given = {"image": np.ascontiguousarray(image.transpose(2, 0, 1))}
@@ -189,18 +189,18 @@ def test_levels_in_pipelines_of_monai(file: Path, image: Levels, expected: dict[
         assert np.array_equal(mapped.transpose(1, 2, 0), expected[way])
 
 
-def test_levels_in_pipelines_of_albumentations(file: Path, image: Levels, expected: dict[Direction, Levels]) -> None:
+def test_levels_in_pipelines_of_albumentations(file: Path, image: Pixels, expected: dict[Direction, Pixels]) -> None:
     pytest.importorskip("albumentations", reason="Albumentations is not installed; run `pip install albumentations`")
     normalizer = Normalizer.load(file, "b")
     for kind, way in (("NormalizeStain", "normalize"), ("Restain", "restain"), ("RandomRestain", "restain")):
         assert np.array_equal(getattr(adapters, kind)(normalizer)(image=image)["image"], expected[way])
 
 
-def levels_apart(floats: Tensor, levels: Levels) -> float:
+def levels_apart(floats: Tensor, levels: Pixels) -> float:
     return float((255 * floats[0].permute(1, 2, 0) - torch.from_numpy(levels)).abs().max())
 
 
-def test_floats_agree_to_a_level(file: Path, image: Levels, expected: dict[Direction, Levels]) -> None:
+def test_floats_agree_to_a_level(file: Path, image: Pixels, expected: dict[Direction, Pixels]) -> None:
     normalizer, batch = Normalizer.load(file, "b"), to_batch(image)
     calls: list[tuple[Any, Direction]] = [
         (normalizer, "normalize"),
@@ -215,7 +215,7 @@ def test_floats_agree_to_a_level(file: Path, image: Levels, expected: dict[Direc
 
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("paradigm", sorted(PARADIGMS))
-def test_floats_agree_to_a_level_in_every_paradigm(paradigm: str, everything: bool, image: Levels) -> None:
+def test_floats_agree_to_a_level_in_every_paradigm(paradigm: str, everything: bool, image: Pixels) -> None:
     """Also where a color is partly pen, and where the network goes beyond white."""
     normalizer, batch = Normalizer.from_model(build(paradigm), "b", everything=everything), to_batch(image)
     for call in (normalizer, normalizer.restain):
@@ -225,7 +225,7 @@ def test_floats_agree_to_a_level_in_every_paradigm(paradigm: str, everything: bo
 
 
 @pytest.mark.parametrize("paradigm", sorted(PARADIGMS))
-def test_a_file_of_one_style_in_every_paradigm(paradigm: str, image: Levels, tmp_path: Path) -> None:
+def test_a_file_of_one_style_in_every_paradigm(paradigm: str, image: Pixels, tmp_path: Path) -> None:
     normalizer = Normalizer.from_model(build(paradigm), "b")
     normalizer.save(tmp_path / "b.safetensors")
     loaded = Normalizer.load(tmp_path / "b.safetensors")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from bottlegan.core.errors import InputError
-from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.code_maps import decode_maps
 from bottlegan.models.config import ModelConfig
@@ -56,17 +56,17 @@ def tissue() -> Tensor:
     return torch.stack([draw_tissue(seed=11, index=index, size=256).concentration for index in range(6)])
 
 
-def lab(tissue: Tensor, style: Style) -> list[Levels]:
+def lab(tissue: Tensor, style: Style) -> list[Pixels]:
     return from_batch(render(tissue, style))
 
 
-def onboard(images: list[Levels], model: BottleGAN) -> Onboarding:
+def onboard(images: list[Pixels], model: BottleGAN) -> Onboarding:
     """Fit a code, as a tensor, to a model of torch."""
     found = fit.onboard(images, to_weights(model))
     return replace(found, code=torch.from_numpy(found.code))  # type: ignore[arg-type]
 
 
-def add_glass(image: Levels) -> Levels:
+def add_glass(image: Pixels) -> Pixels:
     """Return an image whose left third is bare glass, slightly tinted and grainy."""
     white = np.array(GLASS) / 255
     shown = np.rint(image * white)
@@ -75,7 +75,7 @@ def add_glass(image: Levels) -> Levels:
     return np.clip(np.rint(shown + grain), 0, 255).astype(np.uint8)
 
 
-def normalize(model: BottleGAN, code: Tensor, images: list[Levels]) -> list[np.ndarray]:
+def normalize(model: BottleGAN, code: Tensor, images: list[Pixels]) -> list[np.ndarray]:
     with torch.no_grad():
         return [255 * model.normalize(to_batch(image), code)[0].permute(1, 2, 0).numpy() for image in images]
 

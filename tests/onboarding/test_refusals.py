@@ -21,7 +21,7 @@ from bottlegan.stain.style import LABORATORIES, LABS, WIDE, Style, draw_style
 SIZE = 160
 HEMATOXYLIN, DAB = np.array([0.65, 0.70, 0.29]), np.array([0.27, 0.57, 0.78])
 PENS = {"blue": (0.1, 0.15, 0.6), "green": (0.05, 0.45, 0.2), "black": (0.06, 0.06, 0.08), "red": (0.8, 0.08, 0.1)}
-Levels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
 
 
 @pytest.fixture(scope="module")
@@ -29,15 +29,15 @@ def prior() -> ModelWeights:
     return read_weights(PRIOR)
 
 
-def diagnose(levels: Levels, model: ModelWeights) -> StyleDiagnosis:
+def diagnose(levels: Pixels, model: ModelWeights) -> StyleDiagnosis:
     return onboard([levels], model).diagnosis
 
 
-def is_refused(levels: Levels, model: ModelWeights) -> bool:
+def is_refused(levels: Pixels, model: ModelWeights) -> bool:
     return diagnose(levels, model).verdict == Verdict.REFUSED
 
 
-def to_levels(rgb: np.ndarray) -> Levels:
+def to_levels(rgb: np.ndarray) -> Pixels:
     return (255 * rgb.clip(0, 1)).round().astype(np.uint8)
 
 
@@ -45,17 +45,17 @@ def tissue(index: int) -> Tissue:
     return draw_tissue(seed=11, index=index, size=SIZE)
 
 
-def stain(concentration: torch.Tensor, style: Style) -> Levels:
+def stain(concentration: torch.Tensor, style: Style) -> Pixels:
     jitter = torch.Generator().manual_seed(0)
     return to_levels(render(concentration[None], style, jitter)[0].permute(1, 2, 0).numpy())
 
 
-def on_glass(density: np.ndarray, seed: int) -> Levels:
+def on_glass(density: np.ndarray, seed: int) -> Pixels:
     random = np.random.default_rng(seed)
     return to_levels(0.96 * np.exp(-density) + random.normal(0, 0.008, density.shape))
 
 
-def draw_ihc(index: int, kind: str, strength: float, positive: float = 1.0) -> Levels:
+def draw_ihc(index: int, kind: str, strength: float, positive: float = 1.0) -> Pixels:
     drawn, random = tissue(index), np.random.default_rng(index)
     hematoxylin, eosin = drawn.concentration.numpy()
     epithelium, there = drawn.epithelium.numpy(), hematoxylin + eosin > 0.1
@@ -71,7 +71,7 @@ def draw_ihc(index: int, kind: str, strength: float, positive: float = 1.0) -> L
     return on_glass(1.6 * (blue[..., None] * HEMATOXYLIN + brown[..., None] * DAB), index)
 
 
-def draw_fluorescence(channels: tuple[int, ...]) -> Levels:
+def draw_fluorescence(channels: tuple[int, ...]) -> Pixels:
     drawn = tissue(0)
     hematoxylin, eosin = drawn.concentration.numpy().clip(0, 1)
     rgb = np.zeros((SIZE, SIZE, 3))
@@ -93,7 +93,7 @@ def draw_ink(color: str, seed: int, lines: int = 4, width: int = 5) -> np.ndarra
     return amount[..., None] * -np.log(PENS[color])
 
 
-def read_bundled(name: str) -> Levels:
+def read_bundled(name: str) -> Pixels:
     """An image inside the wheel of scikit-image: `skimage.data` may ask the network."""
     levels = np.asarray(skimage.io.imread(Path(skimage.__file__).parent / "data" / name))[..., :3]
     return np.ascontiguousarray(levels[::2, ::2])

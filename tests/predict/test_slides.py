@@ -12,7 +12,7 @@ from skimage.measure import label as find_regions
 
 from bottlegan.core.errors import InputError
 from bottlegan.core.task import Task
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import load_network
 from bottlegan.models.networks import Built, NetworkConfig
@@ -40,7 +40,7 @@ def see_as_it_is(path: Path) -> Predictor:
     return Predictor(built, said, PRIOR, lambda image: image)
 
 
-def read_page(path: Path, level: int = 0) -> Levels:
+def read_page(path: Path, level: int = 0) -> Pixels:
     with tifffile.TiffFile(path) as file:
         return file.pages[level].asarray()
 
@@ -51,10 +51,10 @@ def read_table(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.fixture
-def predict(slide: Path, tmp_path: Path) -> Callable[..., Levels]:
+def predict(slide: Path, tmp_path: Path) -> Callable[..., Pixels]:
     """Predicts the slide in tiles of 256 px, and returns its map of classes."""
 
-    def run(predictor: Predictor, **choice: object) -> Levels:
+    def run(predictor: Predictor, **choice: object) -> Pixels:
         target = tmp_path / "map.tiff"
         predict_slide(predictor, slide, target, choice=SlideChoice(tile=Size(256, 256), **choice))  # type: ignore[arg-type]
         return read_page(target)
@@ -64,7 +64,7 @@ def predict(slide: Path, tmp_path: Path) -> Callable[..., Levels]:
 
 @pytest.mark.parametrize("name", ["binary", "three"])
 def test_a_slide_is_predicted_as_the_image_that_it_shows(
-    name: str, networks: dict[str, Path], large: Levels, predict: Callable[..., Levels], tmp_path: Path
+    name: str, networks: dict[str, Path], large: Pixels, predict: Callable[..., Pixels], tmp_path: Path
 ) -> None:
     predictor = see_as_it_is(networks[name])
     whole, found = predictor(large), predict(predictor, probabilities=True)
@@ -78,7 +78,7 @@ def test_a_slide_is_predicted_as_the_image_that_it_shows(
 
 
 def test_tiles_of_a_local_network_fit_together_exactly(
-    networks: dict[str, Path], large: Levels, predict: Callable[..., Levels], tmp_path: Path
+    networks: dict[str, Path], large: Pixels, predict: Callable[..., Pixels], tmp_path: Path
 ) -> None:
     predictor = see_as_it_is(networks["binary"])
     fixed = fix_statistics(predictor.built, to_images(large[None]))
@@ -89,7 +89,7 @@ def test_tiles_of_a_local_network_fit_together_exactly(
     assert np.abs(shares - np.floor(255 * whole.probabilities[1] + 0.5)).max() <= 1
 
 
-def test_what_is_fixed_is_what_was_there(networks: dict[str, Path], large: Levels) -> None:
+def test_what_is_fixed_is_what_was_there(networks: dict[str, Path], large: Pixels) -> None:
     built, _ = load_network(networks["binary"])
     images = to_images(large[None])
     fixed = fix_statistics(built, images)
@@ -112,7 +112,7 @@ def test_a_network_reaches_as_far_as_it_does() -> None:
 
 
 def test_a_slide_becomes_a_pyramid_that_openslide_opens(
-    networks: dict[str, Path], slide: Path, predict: Callable[..., Levels], tmp_path: Path
+    networks: dict[str, Path], slide: Path, predict: Callable[..., Pixels], tmp_path: Path
 ) -> None:
     found = predict(Predictor.load(networks["three"]))
     with openslide.OpenSlide(tmp_path / "map.tiff") as opened:
@@ -130,7 +130,7 @@ def test_a_slide_becomes_a_pyramid_that_openslide_opens(
 
 
 def test_outlines_are_read_back_as_what_was_found(
-    networks: dict[str, Path], predict: Callable[..., Levels], tmp_path: Path
+    networks: dict[str, Path], predict: Callable[..., Pixels], tmp_path: Path
 ) -> None:
     found = predict(Predictor.load(networks["three"]))
     features = json.loads((tmp_path / "map.geojson").read_text())["features"]
@@ -156,7 +156,7 @@ def test_outlines_are_read_back_as_what_was_found(
     assert len({feature["id"] for feature in features}) == len(features)
 
 
-def test_areas_are_counted(networks: dict[str, Path], predict: Callable[..., Levels], tmp_path: Path) -> None:
+def test_areas_are_counted(networks: dict[str, Path], predict: Callable[..., Pixels], tmp_path: Path) -> None:
     found = predict(Predictor.load(networks["binary"]))
     rows = read_table(tmp_path / "map.csv")
     assert [row["class"] for row in rows] == ["other", "epithelium"]
@@ -175,7 +175,7 @@ def test_the_same_slide_gives_the_same_bytes_with_any_number_of_threads(
         assert (tmp_path / f"1.{ending}").read_bytes() == (tmp_path / f"3.{ending}").read_bytes()
 
 
-def test_a_slide_is_read_at_the_resolution_of_the_network(slide: Path, large: Levels) -> None:
+def test_a_slide_is_read_at_the_resolution_of_the_network(slide: Path, large: Pixels) -> None:
     with open_slide(slide) as opened:
         view = look_at(opened, 1.0, None)
         assert (view.level, view.scale, view.size) == (1, 1.0, Size(640, 480))
@@ -210,7 +210,7 @@ def test_a_resolution_that_cannot_be_read_is_refused(
 def test_nothing_is_left_of_a_slide_that_fails(
     networks: dict[str, Path], slide: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(self: object, levels: Levels) -> None:
+    def fail(self: object, levels: Pixels) -> None:
         raise InputError("no more")
 
     monkeypatch.setattr("bottlegan.predict.predictor.LocalPredictor.predict", fail)
@@ -241,7 +241,7 @@ def test_patches_of_a_slide_become_pixels(networks: dict[str, Path], slide: Path
 
 
 def test_monais_instance_norm_is_fixed_as_well(
-    save_as: Callable[[Path, NetworkConfig, Task], Path], large: Levels, predict: Callable[..., Levels], tmp_path: Path
+    save_as: Callable[[Path, NetworkConfig, Task], Path], large: Pixels, predict: Callable[..., Pixels], tmp_path: Path
 ) -> None:
     pytest.importorskip("monai", reason="needs pip install 'bottlegan[adapters]'")
     factory = "monai.networks.nets:UNet"

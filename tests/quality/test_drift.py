@@ -13,7 +13,7 @@ import torch
 
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.data.patches import list_patches
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import to_weights
@@ -164,7 +164,7 @@ def test_a_large_batch_is_not_read_whole(model: BottleGAN, tmp_path: Path, monke
     patches = list_patches(tmp_path / "one") * 100
     seen: list[int] = []
 
-    def fake(images: Sequence[Levels], *_: object) -> Onboarding:
+    def fake(images: Sequence[Pixels], *_: object) -> Onboarding:
         seen.append(len(images))
         return found
 

@@ -5,20 +5,20 @@ import numpy as np
 import pytest
 
 from bottlegan.core.errors import ImageError, InputError
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.quality.evaluate import evaluate_folders
 
 RANDOM = np.random.default_rng(0)
 
 
-def make_folder(path: Path, **images: Levels) -> Path:
+def make_folder(path: Path, **images: Pixels) -> Path:
     path.mkdir()
     for name, levels in images.items():
         write_image(path / f"{name}.png", levels)
     return path
 
 
-def noise() -> Levels:
+def noise() -> Pixels:
     return RANDOM.integers(0, 256, (24, 24, 3), dtype=np.uint8)
 
 

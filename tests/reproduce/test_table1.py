@@ -9,7 +9,7 @@ from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.staining import Styles
 from bottlegan.federated.client.training import Lab
 from bottlegan.federated.protocol.exchange import Reply, Request
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.models.weights import ModelWeights
 from bottlegan.reproduce import table1
@@ -55,7 +55,7 @@ def labs_of(key: str, world: World, styles: ModelWeights, reference: Reference) 
     }
 
 
-def distance(a: Levels, b: Levels) -> float:
+def distance(a: Pixels, b: Pixels) -> float:
     return float(np.square(a.astype(float) - b).mean())
 
 

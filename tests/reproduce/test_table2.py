@@ -171,14 +171,10 @@ def test_a_method_that_raises_or_gives_nothing_finite_has_failed(broken) -> None
     assert attempt(lambda image: image, torch.zeros(3, 4, 4)) is not None
 
 
-def test_data_is_found_where_it_is_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "here").mkdir()
-    monkeypatch.chdir(tmp_path / "here")
+def test_data_is_found_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(paired.VARIABLE, raising=False)
     with pytest.raises(InputError, match="give --data"):
         load_halves("cpu", None, 0, Silent())
-    (tmp_path / "shared" / "data" / "peso").mkdir(parents=True)
-    assert find_peso(None) == paired.NEARBY
     monkeypatch.setenv(paired.VARIABLE, "elsewhere")
     assert find_peso(None) == Path("elsewhere")
     assert find_peso(Path("given")) == Path("given")

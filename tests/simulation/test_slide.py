@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.simulation.lab_folder import draw_lab
 from bottlegan.simulation.slide import (
     CHART,
@@ -54,7 +54,7 @@ def slide(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def without_noise(layers: np.ndarray, scene: Scene) -> Levels:
+def without_noise(layers: np.ndarray, scene: Scene) -> Pixels:
     dice = np.zeros((*layers.shape[:2], DICE), np.uint8)
     return develop(
         layers, scene.densities, scene.curve, dice, np.stack([np.ones(256), np.zeros(256)]).astype(np.float32)
@@ -106,7 +106,7 @@ def test_a_part_alone_is_as_in_the_whole(
 def test_tiles_do_not_depend_on_what_was_drawn_before(scene: Scene) -> None:
     grid = Grid(Region(0, 0, 0, SIZE, SIZE), Size(256, 256))
     alone = draw_tile(scene, grid[65])
-    found: dict[int, Levels] = {}
+    found: dict[int, Pixels] = {}
     work = [threading.Thread(target=lambda i=i: found.update({i: draw_tile(scene, grid[i])})) for i in (66, 65, 64)]
     for thread in work:
         thread.start()

@@ -3,14 +3,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.halving import halve
 
 IMAGES = arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(3)))
 
 
 @given(IMAGES)
-def test_a_pixel_is_the_mean_of_those_that_there_are(levels: Levels) -> None:
+def test_a_pixel_is_the_mean_of_those_that_there_are(levels: Pixels) -> None:
     half = halve(levels)
     height, width = levels.shape[:2]
     assert half.shape == ((height + 1) // 2, (width + 1) // 2, 3)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bottlegan.core.errors import ImageError, InputError, MissingError
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
@@ -18,7 +18,7 @@ from bottlegan.stain.style import REFERENCE
 GLASS = 238
 
 
-def sample(path: Path, *form: int, **options: int) -> list[Levels]:
+def sample(path: Path, *form: int, **options: int) -> list[Pixels]:
     """Tiles of tissue of a slide that is opened for it."""
     with open_slide(path) as slide:
         return sample_tissue(slide, *form, **options)
@@ -31,7 +31,7 @@ def tifffile() -> object:
 
 
 def write_slide(
-    tifffile: object, path: Path, levels: Levels, mpp: float | None = 0.5, pyramid: int = 3, **options: object
+    tifffile: object, path: Path, levels: Pixels, mpp: float | None = 0.5, pyramid: int = 3, **options: object
 ) -> Path:
     """Write a pyramid, each level half of the one before, as tiled TIFF."""
     resolution = {} if mpp is None else {"resolution": (1e4 / mpp, 1e4 / mpp), "resolutionunit": "CENTIMETER"}
@@ -44,7 +44,7 @@ def write_slide(
 
 
 @functools.cache
-def draw_slide() -> Levels:
+def draw_slide() -> Pixels:
     """Return 2048 x 1536 px of gray glass with two pieces of tissue, 640 px each, far apart."""
     levels = np.full((1536, 2048, 3), GLASS, np.uint8)
     for index, (top, left) in enumerate(((64, 64), (832, 1344))):
@@ -58,7 +58,7 @@ def slide(tifffile: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_slide(tifffile, tmp_path_factory.mktemp("slide") / "two.tiff", draw_slide())
 
 
-def place(tile: Levels, level: Levels) -> tuple[int, int]:
+def place(tile: Pixels, level: Pixels) -> tuple[int, int]:
     """Return the row and column of the cell of a level that the tile is."""
     side = len(tile)
     cells = [(y, x) for y in range(0, len(level), side) for x in range(0, level.shape[1], side)]

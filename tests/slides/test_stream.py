@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
 from bottlegan.slides.halving import halve
 from bottlegan.slides.stream import LEAST, stream_pyramid
@@ -22,10 +22,10 @@ class Kept:
         self.order: list[tuple[int, int]] = []
         self.levels = [np.zeros((each.height, each.width, 3), np.uint8) for each in sizes]
 
-    def encode(self, levels: Levels) -> bytes:
+    def encode(self, levels: Pixels) -> bytes:
         return levels.tobytes()
 
-    def halve(self, levels: Levels) -> Levels:
+    def halve(self, levels: Pixels) -> Pixels:
         return halve(np.ascontiguousarray(levels))
 
     def add(self, level: int, index: int, data: bytes) -> None:
@@ -34,7 +34,7 @@ class Kept:
         self.levels[level][tile.within(whole)] = np.frombuffer(data, np.uint8).reshape(tile.height, tile.width, 3)
 
 
-def stream(levels: Levels, tile: Size, threads: int) -> Kept:
+def stream(levels: Pixels, tile: Size, threads: int) -> Kept:
     kept = Kept(Size(levels.shape[1], levels.shape[0]), tile)
     grid = kept.grids[0]
     stream_pyramid(lambda places: [levels[grid[at].within(grid.region)] for at in places], kept, threads)
@@ -64,7 +64,7 @@ def test_a_bounded_number_of_tiles_is_in_flight(monkeypatch: pytest.MonkeyPatch)
     kept, lock = Kept(Size(16 * width, 16 * 200), tile), threading.Lock()
     made, most = 0, 0
 
-    def make(places: range) -> list[Levels]:
+    def make(places: range) -> list[Pixels]:
         nonlocal made, most
         assert len(places) == (3 if places.start % width == 0 else 1)
         with lock:
@@ -83,7 +83,7 @@ def test_an_error_ends_it(kind: type[BaseException], monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("bottlegan.slides.stream.GROUP", 1)
     kept, calls = Kept(Size(1600, 1600), Size(16, 16)), 0
 
-    def make(places: range) -> list[Levels]:
+    def make(places: range) -> list[Pixels]:
         nonlocal calls
         calls += 1
         if 20 in places:

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from bottlegan.core.errors import ImageError, TileError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.reader import open_slide, read_all_but_broken
 from bottlegan.slides.tiled import JpegTiles, find_jpeg_tiles, make_head, read_tiff, strip_names
@@ -24,7 +24,7 @@ NOISE = np.kron(np.random.default_rng(0).integers(0, 256, (24, 38, 3)), np.ones(
 PICTURE = NOISE[:HEIGHT, :WIDTH]
 
 
-def write(path: Path, compression: str = "jpeg", levels: Levels = PICTURE, pyramid: int = 2, **options: object) -> Path:
+def write(path: Path, compression: str = "jpeg", levels: Pixels = PICTURE, pyramid: int = 2, **options: object) -> Path:
     with tifffile.TiffWriter(path) as file:
         for k in range(pyramid):
             form = {"tile": (TILE, TILE), "photometric": "rgb", "metadata": None, "compression": compression, **options}
@@ -32,7 +32,7 @@ def write(path: Path, compression: str = "jpeg", levels: Levels = PICTURE, pyram
     return path
 
 
-def encode(tile: Levels, quality: int, rgb: bool) -> bytes:
+def encode(tile: Pixels, quality: int, rgb: bool) -> bytes:
     """Return a tile as JPEG: in YCbCr with halved chroma and JFIF's marker, or in RGB with Adobe's."""
     buffer = io.BytesIO()
     Image.fromarray(tile).save(buffer, "JPEG", quality=quality, subsampling=0 if rgb else 2, keep_rgb=rgb)
@@ -71,7 +71,7 @@ def write_by_hand(path: Path, photometric: str, rgb: bool, shared: bool, named: 
     return path
 
 
-def as_openslide_reads(path: Path, region: Region) -> Levels:
+def as_openslide_reads(path: Path, region: Region) -> Pixels:
     with openslide.OpenSlide(path) as slide:
         step = 2**region.level
         box = (region.width, region.height)
@@ -201,7 +201,7 @@ def test_a_tile_of_another_size_is_broken(tmp_path: Path, height: int, width: in
     ],
 )
 def test_other_than_rgb_of_8_bits_is_refused(
-    tmp_path: Path, levels: Levels, form: dict[str, str], message: str
+    tmp_path: Path, levels: Pixels, form: dict[str, str], message: str
 ) -> None:
     path = write(tmp_path / "a.tiff", levels=levels, **form)  # type: ignore[arg-type]
     with pytest.raises(ImageError, match=message), open_slide(path):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides import bigtiff
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.stream import stream_pyramid
@@ -25,13 +25,13 @@ TEXT, LONG8, CHILDREN = 2, 16, 330  # types of fields, and the number of one
 SIZES = {TEXT: 1, LONG8: 8}  # bytes of a value
 
 
-def smooth(width: int, height: int) -> Levels:
+def smooth(width: int, height: int) -> Pixels:
     """Return colors that change slowly, so that JPEG hardly changes them."""
     x, y = np.meshgrid(np.linspace(0, 1, width), np.linspace(0, 1, height))
     return (255 * np.stack([x, y, (x + y) / 2], axis=2)).astype(np.uint8)
 
 
-def write(path: Path, levels: Levels, tile: Size = TILE, **form: object) -> Path:
+def write(path: Path, levels: Pixels, tile: Size = TILE, **form: object) -> Path:
     size = Size(levels.shape[1], levels.shape[0])
     with writing_pyramid(path, Form(size, tile, **form), {"style": "Köln <&> 🔬"}) as writer:  # type: ignore[arg-type]
         grid = writer.grids[0]

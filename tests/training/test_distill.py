@@ -7,7 +7,7 @@ from torch import Tensor
 from bottlegan.core.config import parse, to_values
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.seeding import numpy_stream, torch_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.code_maps import decode_maps, encode_maps
 from bottlegan.models.config import GeneratorConfig, ModelConfig
@@ -58,7 +58,7 @@ def tissue() -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def reference_set(tissue: Tensor) -> list[Levels]:
+def reference_set(tissue: Tensor) -> list[Pixels]:
     return from_batch(render(tissue[:4], REFERENCE))
 
 
@@ -68,7 +68,7 @@ def unseen(tissue: Tensor) -> Tensor:
 
 
 @pytest.fixture(scope="module")
-def distilled(teachers: dict[str, BottleGAN], reference_set: list[Levels]) -> BottleGAN:
+def distilled(teachers: dict[str, BottleGAN], reference_set: list[Pixels]) -> BottleGAN:
     return distill(teachers, reference_set, QUICK)
 
 
@@ -93,7 +93,7 @@ def test_it_does_what_each_teacher_does_and_not_what_another_does(
 
 
 def test_steps_learn_what_no_affine_map_can_hold(
-    teachers: dict[str, BottleGAN], reference_set: list[Levels], unseen: Tensor
+    teachers: dict[str, BottleGAN], reference_set: list[Pixels], unseen: Tensor
 ) -> None:
     bent = {}
     for name, teacher in teachers.items():
@@ -110,7 +110,7 @@ def test_steps_learn_what_no_affine_map_can_hold(
     assert errors[1] < 0.5 * errors[0]
 
 
-def test_the_same_arguments_give_the_same_bytes(teachers: dict[str, BottleGAN], reference_set: list[Levels]) -> None:
+def test_the_same_arguments_give_the_same_bytes(teachers: dict[str, BottleGAN], reference_set: list[Pixels]) -> None:
     few = replace(QUICK, train=replace(QUICK.train, steps=3))
     first, again, other = (distill(teachers, reference_set, few, seed).state_dict() for seed in (1, 1, 2))
     assert all(torch.equal(first[name], again[name]) for name in first)
@@ -140,7 +140,7 @@ def test_a_newcomer_may_have_any_two_maps(distilled: BottleGAN) -> None:
 
 @pytest.mark.parametrize("density", [0.0, 1.0, 10.0], ids=["white", "gray", "black"])
 def test_one_teacher_that_makes_everything_one_color_does_not_harm_the_others(
-    density: float, teachers: dict[str, BottleGAN], reference_set: list[Levels], unseen: Tensor
+    density: float, teachers: dict[str, BottleGAN], reference_set: list[Pixels], unseen: Tensor
 ) -> None:
     flat = teach(AffineMap(torch.eye(3)[None] * 1e6, torch.tensor([[-1e6 * density] * 3])))
     model = distill({**teachers, "flat": flat}, reference_set, QUICK)
@@ -149,7 +149,7 @@ def test_one_teacher_that_makes_everything_one_color_does_not_harm_the_others(
         assert max(compare(model, name, teachers[name], unseen)) < 1e-3
 
 
-def test_a_teacher_that_looks_around_a_pixel_restains_whole_images(reference_set: list[Levels]) -> None:
+def test_a_teacher_that_looks_around_a_pixel_restains_whole_images(reference_set: list[Pixels]) -> None:
     form = ModelConfig(code_size=4, generator=GeneratorConfig(width=4, depth=1, mapping=0, statistics="instance"))
     teacher = build_model(form, ["x"], torch.Generator().manual_seed(0))
     assert isinstance(teacher, BottleGAN)
@@ -163,7 +163,7 @@ def test_a_teacher_that_looks_around_a_pixel_restains_whole_images(reference_set
 
 
 def test_the_adversarial_option_trains_with_critics_on_restained_images(
-    teachers: dict[str, BottleGAN], reference_set: list[Levels], monkeypatch: pytest.MonkeyPatch
+    teachers: dict[str, BottleGAN], reference_set: list[Pixels], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = {}
     config = DistillConfig(
@@ -194,7 +194,7 @@ def test_the_adversarial_option_trains_with_critics_on_restained_images(
         assert (seen[name][1] == restain_images(teachers[name], reference_set)[1]).all()
 
 
-def test_what_cannot_be_distilled_is_refused(teachers: dict[str, BottleGAN], reference_set: list[Levels]) -> None:
+def test_what_cannot_be_distilled_is_refused(teachers: dict[str, BottleGAN], reference_set: list[Pixels]) -> None:
     two = build_model(MODEL, ["x", "y"], torch.Generator())
     assert isinstance(two, BottleGAN)
     with pytest.raises(InputError, match="model of odd has 2 styles"):
@@ -217,7 +217,7 @@ def test_settings_survive_a_file() -> None:
     assert parse(DistillConfig, to_values(QUICK), "file") == QUICK
 
 
-def test_maps_are_found_again(reference_set: list[Levels], maps: AffineMap) -> None:
+def test_maps_are_found_again(reference_set: list[Pixels], maps: AffineMap) -> None:
     """With clipped pixels in them, and although procedural tissue says nothing of what lies off its plane."""
     content = collect({"c": reference_set}, 1, 0, torch.device("cpu")).pool
     styled = torch.stack([map_images(maps.choose(torch.tensor([row])).inverse(), content) for row in range(3)])

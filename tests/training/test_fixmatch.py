@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from bottlegan.core.errors import ConfigError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.networks import Built
 from bottlegan.training.fixmatch import FixMatchConfig, cut_mix, cut_out, distort, draw_rectangles, unlabeled_loss
 from bottlegan.training.task import TrainingConfig
@@ -19,7 +19,7 @@ def stream(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def unchanged(crops: Levels, random: np.random.Generator) -> Levels:
+def unchanged(crops: Pixels, random: np.random.Generator) -> Pixels:
     return crops
 
 
@@ -91,7 +91,7 @@ def test_a_higher_threshold_counts_fewer_pixels() -> None:
 
 
 def test_both_views_get_their_own_colors() -> None:
-    def vary(crops: Levels, random: np.random.Generator) -> Levels:
+    def vary(crops: Pixels, random: np.random.Generator) -> Pixels:
         return np.full_like(crops, random.integers(256))
 
     network = Linear(20.0)

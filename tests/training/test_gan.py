@@ -9,7 +9,7 @@ from bottlegan.core.config import load, parse, to_toml, to_values
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Silent
 from bottlegan.core.seeding import numpy_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.critics import CriticConfig
@@ -43,12 +43,12 @@ class Recorder(Silent):
 
 
 @pytest.fixture(scope="module")
-def reference() -> list[Levels]:
+def reference() -> list[Pixels]:
     return [from_batch(render(draw_tissue(5, i, 96).concentration[None], REFERENCE))[0] for i in range(6)]
 
 
 @pytest.fixture(scope="module")
-def labs() -> dict[str, list[Levels]]:
+def labs() -> dict[str, list[Pixels]]:
     styles = [draw_style(numpy_stream(0, "style", k), f"lab-{k}", PAPER) for k in range(3)]
     return {
         style.name: [from_batch(render(draw_tissue(6, 2 * k + i, 96).concentration[None], style))[0] for i in range(2)]
@@ -70,7 +70,7 @@ def test_every_preset_and_a_config_file_hold_valid_settings(tmp_path: Path) -> N
 @pytest.mark.parametrize("paradigm", ["many-one-many", "many-many", "many-one", "many-one-one"])
 @pytest.mark.parametrize("kind", ["pixel", "unet"])
 def test_every_paradigm_and_generator_trains(
-    paradigm: Paradigm, kind: str, labs: dict[str, list[Levels]], reference: list[Levels]
+    paradigm: Paradigm, kind: str, labs: dict[str, list[Pixels]], reference: list[Pixels]
 ) -> None:
     generator = replace(TINY.model.generator, kind=kind)
     config = replace(TINY, model=replace(TINY.model, paradigm=paradigm, generator=generator), identity_weight=1.0)
@@ -87,7 +87,7 @@ def test_every_paradigm_and_generator_trains(
 
 @pytest.mark.parametrize("form", ["wasserstein", "lsgan", "hinge"])
 def test_one_step_moves_generators_codes_and_both_critics(
-    form: str, labs: dict[str, list[Levels]], reference: list[Levels]
+    form: str, labs: dict[str, list[Pixels]], reference: list[Pixels]
 ) -> None:
     config = replace(TINY, adversarial=form, warm_steps=0)
     setting = prepare(labs, reference, config, 0, device=torch.device("cpu"), progress=Silent())
@@ -104,7 +104,7 @@ def test_one_step_moves_generators_codes_and_both_critics(
 
 
 def test_training_lowers_its_losses_and_the_held_out_criterion(
-    labs: dict[str, list[Levels]], reference: list[Levels]
+    labs: dict[str, list[Pixels]], reference: list[Pixels]
 ) -> None:
     # A model that does not begin at the closed-form maps, but has to learn them.
     model = replace(TINY.model, paradigm="many-one")
@@ -118,14 +118,14 @@ def test_training_lowers_its_losses_and_the_held_out_criterion(
     assert measure(run.model, setting) < 0.7 * at_first
 
 
-def test_the_same_seed_gives_the_same_bytes(labs: dict[str, list[Levels]], reference: list[Levels]) -> None:
+def test_the_same_seed_gives_the_same_bytes(labs: dict[str, list[Pixels]], reference: list[Pixels]) -> None:
     first, again, other = (train(labs, reference, TINY, seed) for seed in (1, 1, 2))
     assert weights(first) == weights(again)
     assert weights(first) != weights(other)
 
 
 @pytest.fixture(scope="module")
-def whole(labs: dict[str, list[Levels]], reference: list[Levels]) -> dict[str, bytes]:
+def whole(labs: dict[str, list[Pixels]], reference: list[Pixels]) -> dict[str, bytes]:
     """The weights after a run that nothing interrupted."""
     return weights(train(labs, reference, TINY))
 
@@ -134,8 +134,8 @@ def whole(labs: dict[str, list[Levels]], reference: list[Levels]) -> dict[str, b
 def test_a_resumed_run_ends_as_an_uninterrupted_one(
     stopped_after: int,
     whole: dict[str, bytes],
-    labs: dict[str, list[Levels]],
-    reference: list[Levels],
+    labs: dict[str, list[Pixels]],
+    reference: list[Pixels],
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -157,7 +157,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(
 
 
 def test_a_checkpoint_of_another_run_is_refused(
-    labs: dict[str, list[Levels]], reference: list[Levels], tmp_path: Path
+    labs: dict[str, list[Pixels]], reference: list[Pixels], tmp_path: Path
 ) -> None:
     path = tmp_path / "run.checkpoint"
     train(labs, reference, TINY, checkpoint=path)
@@ -173,7 +173,7 @@ def test_a_checkpoint_of_another_run_is_refused(
 
 
 def test_the_best_model_is_returned_and_training_stops_when_it_gets_no_better(
-    labs: dict[str, list[Levels]], reference: list[Levels], monkeypatch: pytest.MonkeyPatch
+    labs: dict[str, list[Pixels]], reference: list[Pixels], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scores = iter([9.0, 9.0, 5.0, 2.0, 3.0, 3.0, 3.0, 1.0])
     seen: list[dict[str, bytes]] = []
@@ -188,6 +188,6 @@ def test_the_best_model_is_returned_and_training_stops_when_it_gets_no_better(
     assert weights(model) == seen[3]
 
 
-def test_images_smaller_than_a_crop_are_refused(labs: dict[str, list[Levels]], reference: list[Levels]) -> None:
+def test_images_smaller_than_a_crop_are_refused(labs: dict[str, list[Pixels]], reference: list[Pixels]) -> None:
     with pytest.raises(InputError, match="tiny is 20 x 20 px, smaller than a crop of 32 px"):
         train({"tiny": [labs["lab-0"][0][:20, :20]]}, reference, TINY)

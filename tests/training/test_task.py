@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.task import IGNORED, Task
 from bottlegan.data.labels import Labeled
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.networks import Built
 from bottlegan.training.task import (
@@ -40,7 +40,7 @@ def stream(seed: int = 0) -> np.random.Generator:
     return np.random.default_rng(seed)
 
 
-def unchanged(crops: Levels, random: np.random.Generator) -> Levels:
+def unchanged(crops: Pixels, random: np.random.Generator) -> Pixels:
     return crops
 
 
@@ -101,7 +101,7 @@ def test_images_are_shares_of_one_channel_first() -> None:
 
 
 def test_the_loss_sees_crops_as_they_were_varied() -> None:
-    def without_red(crops: Levels, random: np.random.Generator) -> Levels:
+    def without_red(crops: Pixels, random: np.random.Generator) -> Pixels:
         return crops * np.array([0, 1, 1], np.uint8)
 
     given_, config = [labeled(16, 16)], TrainingConfig(crop=16)

@@ -26,7 +26,7 @@ from torch import Tensor
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.normalize.normalizer import Normalizer, open_model
@@ -36,8 +36,8 @@ from bottlegan.simulation.tissue import SMALLEST, draw_tissue
 from bottlegan.stain.style import LABS, REFERENCE, draw_style
 
 Kind = Literal["Macenko", "Reinhard"]
-MapLevels = Callable[[Levels], Levels]
-Peer = Callable[[Levels], MapLevels]
+MapPixels = Callable[[Pixels], Pixels]
+Peer = Callable[[Pixels], MapPixels]
 """Fits another package's normalizer to one reference image; raises `ImportError` if the package cannot be used."""
 Run = Callable[[], dict[str, float]]
 """Takes the time of one or more rows, in seconds."""
@@ -101,7 +101,7 @@ def summarize(seconds: dict[str, list[float]], megapixels: float) -> dict[str, J
     }
 
 
-def draw_images(size: int, progress: Progress) -> tuple[Levels, Levels, Levels]:
+def draw_images(size: int, progress: Progress) -> tuple[Pixels, Pixels, Pixels]:
     """Return two images of one lab, and one of other tissue in the reference stain, tiled if they are large."""
     side = min(size, TISSUE)
     count = TISSUES if size > TISSUE else 1
@@ -124,13 +124,13 @@ def tile(tissues: list[Tensor], size: int) -> Tensor:
     return torch.cat(rows, dim=1)[:, :size, :size]
 
 
-def count_colors(image: Levels) -> int:
+def count_colors(image: Pixels) -> int:
     """Return how many different colors an image has: what a color table has to learn."""
     packed = image.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     return len(np.unique(packed))
 
 
-def time_ours(first: Levels, second: Levels) -> Run:
+def time_ours(first: Pixels, second: Pixels) -> Run:
     """Return what times our normalizer, fitted anew before each run."""
     network = open_model(PRIOR)
 
@@ -151,13 +151,13 @@ def time_ours(first: Levels, second: Levels) -> Run:
     return run
 
 
-def map_plainly(normalizer: Normalizer, image: Levels) -> Levels:
+def map_plainly(normalizer: Normalizer, image: Pixels) -> Pixels:
     """Return the image as the network maps it pixel by pixel."""
     strips = [image[top : top + STRIP] for top in range(0, len(image), STRIP)]
     return np.concatenate([from_batch(normalizer(to_batch(strip)))[0] for strip in strips])
 
 
-def time_peer(name: str, normalize: MapLevels, image: Levels) -> Run:
+def time_peer(name: str, normalize: MapPixels, image: Pixels) -> Run:
     """Return what times another package's normalizer."""
     return lambda: {name: clock(lambda: normalize(image))}
 
@@ -172,11 +172,11 @@ def clock(work: Callable[[], object]) -> float:
 def peer_torchstain(kind: Kind, **options: bool) -> Peer:
     """Return torchstain's normalizer, called with the given options."""
 
-    def fit(reference: Levels) -> MapLevels:
+    def fit(reference: Pixels) -> MapPixels:
         normalizer = getattr(find_package("torchstain").normalizers, f"{kind}Normalizer")(backend="torch")
         normalizer.fit(torch.from_numpy(reference).permute(2, 0, 1))
 
-        def normalize(image: Levels) -> Levels:
+        def normalize(image: Pixels) -> Pixels:
             output = normalizer.normalize(torch.from_numpy(image).permute(2, 0, 1), **options)
             levels: Tensor = output[0] if isinstance(output, tuple) else output
             return levels.to(torch.uint8).numpy()
@@ -189,12 +189,12 @@ def peer_torchstain(kind: Kind, **options: bool) -> Peer:
 def peer_staintools(kind: Kind) -> Peer:
     """Return the normalizer of torch-staintools, as it comes."""
 
-    def fit(reference: Levels) -> MapLevels:
+    def fit(reference: Pixels) -> MapPixels:
         normalizer = find_package("torch_staintools.normalizer").NormalizerBuilder.build(kind.lower())
         masks = find_package("torch_staintools.functional.tissue_mask")
         normalizer.fit(to_batch(reference))
 
-        def normalize(image: Levels) -> Levels:
+        def normalize(image: Pixels) -> Pixels:
             try:
                 return from_batch(normalizer(to_batch(image)))[0]
             except masks.TissueMaskException as error:
@@ -208,7 +208,7 @@ def peer_staintools(kind: Kind) -> Peer:
 def peer_tiatoolbox(kind: Kind) -> Peer:
     """Return the normalizer of tiatoolbox."""
 
-    def fit(reference: Levels) -> MapLevels:
+    def fit(reference: Pixels) -> MapPixels:
         normalizer = getattr(find_package("tiatoolbox.tools.stainnorm"), f"{kind}Normalizer")()
         normalizer.fit(reference)
         return lambda image: np.asarray(normalizer.transform(image), np.uint8)

@@ -24,7 +24,7 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.data.lab import spread
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error, ssim
 from bottlegan.metrics.structure import SWAPPED, nuclei_swapped
@@ -60,13 +60,13 @@ class Fitted:
     """(1, 3, H, W), or None where the method fails."""
     seconds: float
     """To fit; of a method that fits as it maps, to do both."""
-    restain: Callable[[Levels], Levels] | None = None
+    restain: Callable[[Pixels], Pixels] | None = None
     verdict: str | None = None
     size: int | None = None
     """Bytes that the lab must share."""
 
 
-Fit = Callable[[Levels], Fitted]
+Fit = Callable[[Pixels], Fitted]
 Method = Callable[[Half], Fit]
 """Prepares a method for the labs of one half; raises `ImportError` if it needs a package that cannot be used."""
 
@@ -153,7 +153,7 @@ def make_row(name: str, method: Method, halves: Sequence[Half], progress: Progre
     return summarize(scores)
 
 
-def score_lab(fitted: Fitted, styled: Levels, truth: Levels) -> LabScore:
+def score_lab(fitted: Fitted, styled: Pixels, truth: Pixels) -> LabScore:
     """Compare what a method made of a lab's patch with the truth."""
     image, target = to_batch(styled), to_batch(truth)
     output = image if fitted.normalized is None else fitted.normalized
@@ -203,7 +203,7 @@ def fit_prior(model: BottleGAN) -> Fit:
     """Return what fits a code to a patch, the network frozen; a refused patch stays as it is."""
     weights = to_weights(model)
 
-    def fit(styled: Levels) -> Fitted:
+    def fit(styled: Pixels) -> Fitted:
         started = time.perf_counter()
         found = onboard([styled], weights)
         seconds = time.perf_counter() - started
@@ -219,7 +219,7 @@ def fit_prior(model: BottleGAN) -> Fit:
     return fit
 
 
-def with_reference(model: BottleGAN, pool: Sequence[Levels]) -> BottleGAN:
+def with_reference(model: BottleGAN, pool: Sequence[Pixels]) -> BottleGAN:
     """Return a model whose reference stain is that of other images, RGB levels (H, W, 3)."""
     changed = copy.deepcopy(model)
     changed.reference = describe_reference(pool)
@@ -235,7 +235,7 @@ def fit_classical(prepare: Prepare) -> Method:
         except InputError as error:
             raise ImportError(str(error)) from error  # only one that is not installed refuses a pool
 
-        def fit(styled: Levels) -> Fitted:
+        def fit(styled: Pixels) -> Fitted:
             image = to_batch(styled)[0]
             started = time.perf_counter()
             output = attempt(normalize, image)
@@ -258,7 +258,7 @@ def fit_peer(peer: Peer) -> Method:
     return fit_classical(prepare)
 
 
-def bench_patches(model: BottleGAN, tissue: Sequence[Levels], labs: int, progress: Progress) -> dict[str, Json]:
+def bench_patches(model: BottleGAN, tissue: Sequence[Pixels], labs: int, progress: Progress) -> dict[str, Json]:
     """Return how much better labs are known from MANY patches than from one, on patches that no fit saw."""
     most = min(MANY, len(tissue) - 1)
     weights = to_weights(model)
@@ -282,7 +282,7 @@ def bench_patches(model: BottleGAN, tissue: Sequence[Levels], labs: int, progres
     }
 
 
-def draw_lab(tissue: Sequence[Levels], count: int, lab: int) -> tuple[list[Levels], list[Levels]]:
+def draw_lab(tissue: Sequence[Pixels], count: int, lab: int) -> tuple[list[Pixels], list[Pixels]]:
     """Return patches of different tissue in a simulated style of their own, and the same in the reference stain."""
     style = draw_known_style(SEED, "lab", lab)
     chosen = numpy_stream(SEED, "tissue", lab).permutation(len(tissue))[:count]

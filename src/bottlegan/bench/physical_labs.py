@@ -19,12 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bottlegan.bench.normalize import MapLevels, Peer, find_package, peer_torchstain
+from bottlegan.bench.normalize import MapPixels, Peer, find_package, peer_torchstain
 from bottlegan.bench.real_methods import NOTHING, OURS, Fitted, apply, fit_moments
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.core.seeding import numpy_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.document import PRIOR
@@ -61,15 +61,15 @@ STEPS = 4
 class LabPair:
     """What two labs show: RGB levels (SIDE, SIDE, 3)."""
 
-    fitted_a: list[Levels]
-    fitted_b: list[Levels]
+    fitted_a: list[Pixels]
+    fitted_b: list[Pixels]
     """Other tissue than that of the first lab."""
-    scored_a: list[Levels]
-    scored_b: list[Levels]
+    scored_a: list[Pixels]
+    scored_b: list[Pixels]
     """The same tissue as `scored_a`, in the second lab."""
 
 
-FitPair = Callable[[LabPair], MapLevels]
+FitPair = Callable[[LabPair], MapPixels]
 """Fits a method to two labs, and returns what brings images of the first to the style of the second."""
 
 
@@ -126,7 +126,7 @@ def draw_pair(pool: Sequence[Patch], index: int, test: str) -> LabPair:
     nuclei = [patch.nuclei for patch in pool]
     fitted_a, fitted_b, scored = choose_tissue(numpy_stream(SEED, "bench tissue", index, test), nuclei, index, test)
 
-    def show(lab: PhysicalLab, rows: Sequence[int], *name: str) -> list[Levels]:
+    def show(lab: PhysicalLab, rows: Sequence[int], *name: str) -> list[Pixels]:
         amounts = np.stack([pool[row].amounts for row in rows])
         return scan(expose(amounts, lab), lab, numpy_stream(SEED, "bench scan", index, test, *name))
 
@@ -183,7 +183,7 @@ def score_pair(fit: FitPair, pair: LabPair) -> Score:
     return Score(error, failed=not all(worked for _, worked in mapped))
 
 
-def measure_error(outputs: Sequence[Levels], truths: Sequence[Levels]) -> float:
+def measure_error(outputs: Sequence[Pixels], truths: Sequence[Pixels]) -> float:
     """Return the mean squared error of images, whose levels are in [0, 1]."""
     output, truth = (torch.cat([to_batch(image) for image in images]) for images in (outputs, truths))
     return mean_squared_error(output, truth).mean().item()
@@ -240,7 +240,7 @@ def list_methods() -> dict[str, FitPair | str]:
 def fit_ours(model: BottleGAN) -> FitPair:
     """Return what onboards both labs; a pair of which either is refused counts as failed."""
 
-    def fit(pair: LabPair) -> MapLevels:
+    def fit(pair: LabPair) -> MapPixels:
         a, b = (Normalizer.fit(images, model=model) for images in (pair.fitted_a, pair.fitted_b))
         if a.refused and a.diagnosis is not None:
             raise InputError(f"the lab is refused: {a.diagnosis.reason}")
@@ -258,7 +258,7 @@ def draw_reference() -> Reference:
 def fit_closed_form(reference: Reference) -> FitPair:
     """Return what finds the stains of both labs in closed form, and goes by way of the reference stain."""
 
-    def find(images: Sequence[Levels]) -> AffineMap:
+    def find(images: Sequence[Pixels]) -> AffineMap:
         # As many pixels of all images as it takes of one, because more make it slower and no better.
         pixels = [sample_density(to_batch(image))[:, :: len(images)] for image in images]
         found = fit_density_map(torch.cat(pixels, dim=1), reference)
@@ -270,14 +270,14 @@ def fit_closed_form(reference: Reference) -> FitPair:
 def fit_peer(peer: Peer) -> FitPair:
     """Return another package's normalizer: it aims at a mosaic of the second lab's patches, and fits as it maps."""
 
-    def fit(pair: LabPair) -> MapLevels:
+    def fit(pair: LabPair) -> MapPixels:
         convert = peer(np.hstack(pair.fitted_b))
         return lambda image: convert(image.copy())  # torch wants to write
 
     return fit
 
 
-def fit_paired(pair: LabPair, steps: int = 0) -> MapLevels:
+def fit_paired(pair: LabPair, steps: int = 0) -> MapPixels:
     """Return the affine map of densities between the images that are scored, with nearly the least error in them.
 
     An intensity I = exp(-OD) changes by I times what its density does, so that is the weight of each pixel in
@@ -316,12 +316,12 @@ def descend(known: Tensor, wanted: Tensor, numbers: Tensor, steps: int) -> Tenso
     return numbers
 
 
-def gather_density(images: Sequence[Levels]) -> Tensor:
+def gather_density(images: Sequence[Pixels]) -> Tensor:
     """Return the densities (P, 3) of all pixels of some images, float64."""
     return torch.cat([to_density(to_batch(image).double()).flatten(2)[0].T for image in images])
 
 
-def map_affinely(found: AffineMap) -> MapLevels:
+def map_affinely(found: AffineMap) -> MapPixels:
     """Return what maps images by one map of densities; refuse one that is not finite."""
     if not all(bool(part.isfinite().all()) for part in found):
         raise ValueError("the map is not finite")

@@ -12,7 +12,7 @@ from scipy import ndimage
 from skimage.color import rgb2lab
 
 from bottlegan.core.progress import Json
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 Mask = NDArray[np.bool_]
 Color = NDArray[np.float64]
@@ -61,7 +61,7 @@ class Colors:
         return bool(self.nuclei[0] < self.other[0])
 
 
-def find_regions(image: Levels, nuclei: Mask | None) -> Regions:
+def find_regions(image: Pixels, nuclei: Mask | None) -> Regions:
     """Divide an image (H, W, 3), uint8, given where its nuclei are, if that is known."""
     lab = rgb2lab(image)
     glass = find_glass(lab)
@@ -86,7 +86,7 @@ def find_glass(lab: NDArray[np.float64]) -> Mask:
     return ndimage.binary_opening(found, SQUARE)
 
 
-def measure_colors(image: Levels, regions: Regions) -> Colors:
+def measure_colors(image: Pixels, regions: Regions) -> Colors:
     """Return the color of each region of an image (H, W, 3)."""
     lab = rgb2lab(image)
 

@@ -38,7 +38,7 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.data.lab import spread
 from bottlegan.data.real import RealData
-from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.reproduce.table2_files import find_commit
 
 WAYS = ("labs", "images")
@@ -54,7 +54,7 @@ class Sample:
 
     name: str
     lab: str
-    image: Levels
+    image: Pixels
     regions: Regions
     colors: Colors
 
@@ -225,7 +225,7 @@ def time_fits(method: Method, world: World) -> float | None:
     return median(clock(partial(method.fit, lab)) for lab in patches)
 
 
-def cut_patch(image: Levels) -> Levels:
+def cut_patch(image: Pixels) -> Pixels:
     """Return the middle of an image, (S, S, 3), or less if it is smaller."""
     top, left = (max(0, side - SIDE) // 2 for side in image.shape[:2])
     return np.ascontiguousarray(image[top : top + SIDE, left : left + SIDE])

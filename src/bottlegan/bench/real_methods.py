@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 from skimage.color import lab2rgb, rgb2lab
 
-from bottlegan.bench.normalize import MapLevels, Peer, peer_torchstain
+from bottlegan.bench.normalize import MapPixels, Peer, peer_torchstain
 from bottlegan.core.errors import InputError
 from bottlegan.data.real import read_whole
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.simulation.styles import render
@@ -49,12 +49,12 @@ class Opinion:
 class Fitted:
     """A method, fitted to the images of one lab."""
 
-    convert: MapLevels
+    convert: MapPixels
     """Maps an image; may fail with a RuntimeError, ValueError or IndexError."""
     opinion: Opinion | None = None
 
 
-Given = Levels | Path
+Given = Pixels | Path
 Fit = Callable[[Sequence[Given]], Fitted]
 """Fits a method to images of one lab: RGB levels (H, W, 3), uint8, or a slide's file."""
 
@@ -66,7 +66,7 @@ class Method:
     fit: Fit
     learns: bool = True
     """Whether fitting looks at the images at all."""
-    write_slide: Callable[[Path], Levels] | None = None
+    write_slide: Callable[[Path], Pixels] | None = None
     """Returns a slide as users get it, (H, W, 3), where that is not just the map of its pixels."""
 
 
@@ -94,7 +94,7 @@ def list_methods(model: Path | None = None) -> dict[str, Method | str]:
     return methods
 
 
-def draw_reference() -> Levels:
+def draw_reference() -> Pixels:
     """Return procedural tissue (H, W, 3) in the reference stain: what peers aim at."""
     drawn = [render(draw_tissue(0, index, SIDE).concentration[None], REFERENCE) for index in range(TISSUES)]
     return np.hstack([from_batch(image)[0] for image in drawn])
@@ -118,7 +118,7 @@ def fit_ours(model: Path | None) -> Fit:
     return fit
 
 
-def write_slide(path: Path, model: Path | None = None) -> Levels:
+def write_slide(path: Path, model: Path | None = None) -> Pixels:
     """Return a slide as `bottlegan normalize` writes it, (H, W, 3), even if it is refused."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "normalized.tiff")
@@ -134,7 +134,7 @@ def _finite(value: float | None) -> float | None:
     return float(value) if value is not None and np.isfinite(value) else None
 
 
-def fit_moments(reference: Levels) -> Fit:
+def fit_moments(reference: Pixels) -> Fit:
     """Return what gives a lab's images, all of them together, the mean and deviation of the reference in CIE Lab."""
     center, spread = measure_moments([reference])
 
@@ -146,7 +146,7 @@ def fit_moments(reference: Levels) -> Fit:
     return fit
 
 
-def measure_moments(images: Sequence[Levels]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+def measure_moments(images: Sequence[Pixels]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean (3,) and standard deviation (3,) in CIE Lab of all pixels of some images."""
     found = [rgb2lab(image).reshape(-1, 3) for image in images]
     count = sum(len(colors) for colors in found)
@@ -154,20 +154,20 @@ def measure_moments(images: Sequence[Levels]) -> tuple[NDArray[np.float64], NDAr
     return mean, np.sqrt(np.sum([((colors - mean) ** 2).sum(0) for colors in found], axis=0) / count)
 
 
-def _to_levels(colors: NDArray[np.float64]) -> Levels:
+def _to_levels(colors: NDArray[np.float64]) -> Pixels:
     with warnings.catch_warnings():
         # Colors that no screen can show are cut off, which is all it warns of.
         warnings.filterwarnings("ignore", message="Conversion from CIE-LAB")
         return np.rint(np.clip(lab2rgb(colors), 0, 1) * 255).astype(np.uint8)
 
 
-def aim(peer: Peer, reference: Levels) -> Method:
+def aim(peer: Peer, reference: Pixels) -> Method:
     """Return another package's normalizer, which looks at no image but the one that it maps."""
     convert = peer(reference)
     return Method(lambda images: Fitted(lambda image: convert(image.copy())), learns=False)  # torch wants to write
 
 
-def apply(fitted: Fitted, image: Levels) -> tuple[Levels, bool]:
+def apply(fitted: Fitted, image: Pixels) -> tuple[Pixels, bool]:
     """Return the mapped image and whether that worked; where it fails, the image is as it was."""
     try:
         return fitted.convert(image), True

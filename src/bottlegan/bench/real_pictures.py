@@ -16,7 +16,7 @@ from bottlegan.core.files import make_folder
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.lab import spread
 from bottlegan.data.real import RealData, read_whole
-from bottlegan.imaging.files import Levels, read_image, write_image
+from bottlegan.imaging.files import Pixels, read_image, write_image
 
 SIDE = 220
 """Of a picture on a sheet, in pixels."""
@@ -35,7 +35,7 @@ ROWS, ACROSS = 9, 4
 class Panel:
     """A picture with words below it."""
 
-    image: Levels
+    image: Pixels
     words: str
 
 
@@ -56,7 +56,7 @@ def save_pictures(
     """
     make_folder(folder)
     method, progress = Method(fit_ours(model)), progress or Silent()
-    sheets: dict[str, Levels] = {}
+    sheets: dict[str, Pixels] = {}
     labs = list(data.labs)
     for page, start in enumerate(range(0, len(labs), ROWS), 1):
         sheets[f"labs-{page}"] = draw_labs(method, data, labs[start : start + ROWS], progress)
@@ -74,7 +74,7 @@ def save_pictures(
     return [folder / f"{name}.png" for name in sheets]
 
 
-def draw_labs(method: Method, data: RealData, labs: Sequence[str], progress: Progress) -> Levels:
+def draw_labs(method: Method, data: RealData, labs: Sequence[str], progress: Progress) -> Pixels:
     """Return a sheet with a row for each lab: some images before, and the same after."""
     rows = []
     for lab in progress.track(labs, "pictures of labs", len(labs)):
@@ -84,7 +84,7 @@ def draw_labs(method: Method, data: RealData, labs: Sequence[str], progress: Pro
     return draw_sheet(rows)
 
 
-def draw_alone(method: Method, paths: Sequence[Path], progress: Progress) -> Levels:
+def draw_alone(method: Method, paths: Sequence[Path], progress: Progress) -> Pixels:
     """Return a sheet of images before and after, each fitted alone."""
     panels: list[Panel] = []
     for path in progress.track(paths, "pictures of images", len(paths)):
@@ -93,7 +93,7 @@ def draw_alone(method: Method, paths: Sequence[Path], progress: Progress) -> Lev
     return draw_sheet([panels[start : start + 2 * ACROSS] for start in range(0, len(panels), 2 * ACROSS)])
 
 
-def draw_restained(method: Method, restained: dict[int, dict[int, Path]], progress: Progress) -> Levels:
+def draw_restained(method: Method, restained: dict[int, dict[int, Path]], progress: Progress) -> Pixels:
     """Return a sheet with two rows for each place, before and after, and a column for each staining."""
     tiles = {place: {key: read_image(path) for key, path in paths.items()} for place, paths in restained.items()}
     stainings = list(next(iter(tiles.values())))
@@ -108,7 +108,7 @@ def draw_restained(method: Method, restained: dict[int, dict[int, Path]], progre
     return draw_sheet(rows, SMALL)
 
 
-def draw_slide(path: Path, model: Path | None = None) -> Levels:
+def draw_slide(path: Path, model: Path | None = None) -> Pixels:
     """Return a slide before and after, side by side, as it is written."""
     before = read_whole(path)
     size = (round(before.shape[1] * SLIDE_HEIGHT / before.shape[0]), SLIDE_HEIGHT)
@@ -120,7 +120,7 @@ def draw_slide(path: Path, model: Path | None = None) -> Levels:
     )
 
 
-def pair(image: Levels, name: str, fitted: Fitted) -> tuple[Panel, Panel]:
+def pair(image: Pixels, name: str, fitted: Fitted) -> tuple[Panel, Panel]:
     """Return an image before and after, with its name, and what the method thinks of its own fit."""
     output, worked = apply(fitted, image)
     opinion = fitted.opinion
@@ -134,7 +134,7 @@ def pair(image: Levels, name: str, fitted: Fitted) -> tuple[Panel, Panel]:
     return Panel(image, name), Panel(output, words)
 
 
-def draw_sheet(rows: Sequence[Sequence[Panel]], side: int = SIDE) -> Levels:
+def draw_sheet(rows: Sequence[Sequence[Panel]], side: int = SIDE) -> Pixels:
     """Return rows of panels as one picture (H, W, 3); each shows the middle of its image, made `side` pixels wide."""
     width, height = side + GAP, side + GAP + LINES * (TEXT + 2)
     sheet = Image.new("RGB", (max(map(len, rows)) * width, len(rows) * height), "white")
@@ -149,7 +149,7 @@ def draw_sheet(rows: Sequence[Sequence[Panel]], side: int = SIDE) -> Levels:
     return np.asarray(sheet)
 
 
-def shrink(image: Levels, side: int) -> Image.Image:
+def shrink(image: Pixels, side: int) -> Image.Image:
     """Return the middle of an image as a square of the given side."""
     height, width = image.shape[:2]
     shorter = min(height, width)

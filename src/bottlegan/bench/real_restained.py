@@ -13,12 +13,12 @@ from skimage.color import rgb2lab
 
 from bottlegan.bench.real_colors import root_mean_square
 from bottlegan.bench.real_methods import Fitted, Method, apply
-from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.files import Pixels, read_image
 
 QUANTILES = np.linspace(0.05, 0.95, 19)
 FLAT = 1e-3
 """Spread within tiles of one color, in CIE Lab: not 0, so that a ratio exists."""
-Tiles = dict[int, dict[int, Levels]]
+Tiles = dict[int, dict[int, Pixels]]
 """By place and staining."""
 
 
@@ -58,7 +58,7 @@ def score(fits: Sequence[dict[int, Fitted]], tiles: Tiles) -> float:
     return float(np.mean([measure_place(of) for of in mapped]))
 
 
-def measure_place(tiles: Sequence[Levels]) -> float:
+def measure_place(tiles: Sequence[Pixels]) -> float:
     """Return how far the colors of one place differ between stainings, over how far they differ within a tile.
 
     *Between stainings*: of each tile, 19 quantiles

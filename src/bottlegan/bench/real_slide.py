@@ -10,7 +10,7 @@ from skimage.color import rgb2lab
 from bottlegan.bench.real_colors import Mask, find_glass
 from bottlegan.bench.real_methods import Method, apply
 from bottlegan.data.real import read_whole
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 NEAR = (8, 40)
 """Distance in pixels to tissue of glass that is near it."""
@@ -25,7 +25,7 @@ class Glass:
     """A slide, read whole, and where its glass is."""
 
     path: Path
-    image: Levels
+    image: Pixels
     near: Mask
     """Glass near tissue, (H, W) bool."""
     far: Mask
@@ -63,13 +63,13 @@ def measure_glass(method: Method, glass: Glass) -> dict[str, float]:
     }
 
 
-def measure_halo(image: Levels, glass: Glass) -> float:
+def measure_halo(image: Pixels, glass: Glass) -> float:
     """Return the largest difference, in levels, between the mean colors of glass near and far from tissue."""
     if not (glass.near.any() and glass.far.any()):
         return 0.0
     return float(np.abs(image[glass.near].mean(0) - image[glass.far].mean(0)).max())
 
 
-def measure_noise(image: Levels, glass: Glass) -> float:
+def measure_noise(image: Pixels, glass: Glass) -> float:
     """Return the standard deviation of glass far from tissue, in levels."""
     return float(np.sqrt(image[glass.far].var(axis=0).mean())) if glass.far.any() else 0.0

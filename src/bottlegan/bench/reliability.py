@@ -20,7 +20,7 @@ from scipy.stats import spearmanr
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import write_text
 from bottlegan.core.progress import Json, Progress, Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.image import mean_squared_error
 from bottlegan.models.document import PRIOR
@@ -94,7 +94,7 @@ def judge_lab(lab: SimulatedLab, model: ModelWeights) -> JudgedLab:
     return JudgedLab(lab.is_he, found.diagnosis.verdict, found.diagnosis.expected_error, true)
 
 
-def measure_error(normalizer: Normalizer, images: Sequence[Levels], truth: Sequence[Levels]) -> float:
+def measure_error(normalizer: Normalizer, images: Sequence[Pixels], truth: Sequence[Pixels]) -> float:
     """Return the mean of the root mean square errors of normalizing images and of restaining the truth, in levels."""
     styled, reference = (torch.cat([to_batch(image) for image in each]) for each in (images, truth))
     ways = ((normalizer(styled), reference), (normalizer.restain(reference), styled))

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import tifffile
 
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.simulation.lab_folder import draw_lab
 from bottlegan.simulation.slide import write_slide
 from bottlegan.slides.grid import Grid, Region, Size
@@ -25,9 +25,9 @@ TILE, OFTEN = 256, 3
 APERIO = "Aperio Image Library\r\n{0}x{0} (256x256) J2K|AppMag = 20|MPP = 0.5"
 
 
-def measure(read: Callable[[Region], Levels], regions: list[Region], threads: int) -> tuple[float, list[Levels]]:
+def measure(read: Callable[[Region], Pixels], regions: list[Region], threads: int) -> tuple[float, list[Pixels]]:
     """Return the megapixels a second of the fastest of some runs, and what was read."""
-    best, read_last = float("inf"), list[Levels]()
+    best, read_last = float("inf"), list[Pixels]()
     for _ in range(OFTEN):
         started = time.perf_counter()
         with ThreadPoolExecutor(threads) as pool:
@@ -36,7 +36,7 @@ def measure(read: Callable[[Region], Levels], regions: list[Region], threads: in
     return sum(tile.shape[0] * tile.shape[1] for tile in read_last) / 1e6 / best, read_last
 
 
-def write(path: Path, levels: Levels, **form: Any) -> None:
+def write(path: Path, levels: Pixels, **form: Any) -> None:
     """Write a slide of two levels."""
     with tifffile.TiffWriter(path) as file:
         for level, image in enumerate((levels, np.ascontiguousarray(levels[::2, ::2]))):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import make_folder, write_text
 from bottlegan.data.peso import open_peso_patches
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.styles import render, unmix
 from bottlegan.simulation.tissue import draw_tissue
@@ -108,7 +108,7 @@ def quartiles(values: list[float]) -> list[float]:
     return np.quantile(values, [0, 0.25, 0.5, 0.75, 1]).round(3).tolist()
 
 
-def paint(real: torch.Tensor, synthetic: torch.Tensor, columns: int = 4, pairs: int = 4) -> Levels:
+def paint(real: torch.Tensor, synthetic: torch.Tensor, columns: int = 4, pairs: int = 4) -> Pixels:
     """Return `pairs` rows of real patches, each above a row of synthetic ones, spread over both sets."""
     rows = []
     for pair in range(pairs):

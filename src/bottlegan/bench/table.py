@@ -11,7 +11,7 @@ import numpy as np
 from bottlegan.bench.normalize import clock, draw_images
 from bottlegan.colormap.keys import COLORS
 from bottlegan.core.progress import Json, Progress, Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.freeze import Direction
 from bottlegan.normalize.normalizer import Normalizer
@@ -61,7 +61,7 @@ def compare(normalizer: Normalizer, direction: Direction, progress: Progress) ->
     }
 
 
-def make_plane(red: int) -> Levels:
+def make_plane(red: int) -> Pixels:
     """Return the image (256, 256, 3) of all colors with a level of red."""
     green, blue = np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")
     return np.stack([np.full_like(green, red), green, blue], axis=2).astype(np.uint8)

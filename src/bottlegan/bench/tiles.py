@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bottlegan.bench.normalize import BASE, PEERS, MapLevels, Peer, clock
+from bottlegan.bench.normalize import BASE, PEERS, MapPixels, Peer, clock
 from bottlegan.colormap.table import Convert
 from bottlegan.core.progress import Json, Progress
 from bottlegan.core.seeding import torch_stream
 from bottlegan.data.lab import sample_slide
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.paradigms import drawing_from
@@ -63,7 +63,7 @@ def bench_tiles(slide: Path, progress: Progress) -> dict[str, Json]:
     return {"tiles": len(tiles), "rows": {**rows, **notes}, **check_exact(slide)}
 
 
-def time_ours(convert: Convert, tiles: list[Levels]) -> float:
+def time_ours(convert: Convert, tiles: list[Pixels]) -> float:
     """Return the seconds that looking all tiles up takes, in groups, as those of a slide are."""
     for tile in tiles:
         convert(tile)
@@ -71,7 +71,7 @@ def time_ours(convert: Convert, tiles: list[Levels]) -> float:
         return median(clock(lambda: list(pool.map(convert, tiles))) for _ in range(OFTEN))
 
 
-def time_peer(normalize: MapLevels, tiles: list[Levels]) -> float:
+def time_peer(normalize: MapPixels, tiles: list[Pixels]) -> float:
     """Return the seconds that a peer takes for all tiles, after a first one for which it may compile itself."""
     normalize(tiles[0])
     return clock(lambda: [normalize(tile) for tile in tiles])
@@ -97,12 +97,12 @@ def check_exact(slide: Path) -> dict[str, Json]:
     }
 
 
-def differ(some: list[Levels], others: list[Levels]) -> int:
+def differ(some: list[Pixels], others: list[Pixels]) -> int:
     """Return the largest difference between images, in levels."""
     return max(int(np.abs(one.astype(int) - other).max()) for one, other in zip(some, others, strict=True))
 
 
-def peer_published(_: Levels) -> MapLevels:
+def peer_published(_: Pixels) -> MapPixels:
     """Return a generator of the published shape, with weights that mean nothing: its speed does not depend on them."""
     form = PRESETS["paper"].model
     with drawing_from(torch_stream(0, "published")):
@@ -111,7 +111,7 @@ def peer_published(_: Levels) -> MapLevels:
     return peer_network(lambda images: generator(images, code))
 
 
-def peer_stainnet(_: Levels) -> MapLevels:
+def peer_stainnet(_: Pixels) -> MapPixels:
     """Return a network of StainNet's shape, three 1x1 convolutions of 32 channels, with weights that mean nothing."""
     with drawing_from(torch_stream(0, "StainNet")):
         layers = [nn.Conv2d(3, 32, 1), nn.ReLU(), nn.Conv2d(32, 32, 1), nn.ReLU(), nn.Conv2d(32, 3, 1)]
@@ -119,11 +119,11 @@ def peer_stainnet(_: Levels) -> MapLevels:
     return peer_network(lambda images: ((network(2 * images - 1) + 1) / 2).clamp(0, 1))
 
 
-def peer_network(run: Callable[[Tensor], Tensor]) -> MapLevels:
+def peer_network(run: Callable[[Tensor], Tensor]) -> MapPixels:
     """Return what maps one tile by a network."""
 
     @torch.no_grad()
-    def normalize(tile: Levels) -> Levels:
+    def normalize(tile: Pixels) -> Pixels:
         return from_batch(run(to_batch(tile)))[0]
 
     return normalize

@@ -86,12 +86,12 @@ def _bench_peso(
 ) -> "dict[str, Json] | None":
     """Measure the PESO styles and print the figures; without PESO patches, say so."""
     from bottlegan.bench.onboard import bench_onboard
-    from bottlegan.reproduce.paired import NEARBY, VARIABLE, find_peso, load_halves
+    from bottlegan.reproduce.paired import VARIABLE, find_peso, load_halves
 
     try:
         folder = find_peso(data)
     except InputError:
-        console.print(f"PESO styles are left out: no --data, no {VARIABLE}, no {NEARBY}.")
+        console.print(f"PESO styles are left out: no --data and no {VARIABLE}.")
         return None
     figures = bench_onboard(load_halves("cpu", folder, 0, progress), labs, progress)
     _show_onboarding(figures, console)

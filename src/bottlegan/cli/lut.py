@@ -15,7 +15,7 @@ from bottlegan.core.errors import InputError
 if TYPE_CHECKING:
     from bottlegan.colormap.checks import Color, Jump, MapChecks
     from bottlegan.colormap.cube import Deviation
-    from bottlegan.imaging.files import Levels
+    from bottlegan.imaging.files import Pixels
     from bottlegan.models.freeze import Direction
     from bottlegan.normalize.normalizer import Normalizer
 
@@ -82,7 +82,7 @@ def lut(
         typer.echo(f"Wrote {out} and {out.with_suffix('.png').name}.")
 
 
-def _draw(normalizer: "Normalizer", direction: "Direction") -> "Levels":
+def _draw(normalizer: "Normalizer", direction: "Direction") -> "Pixels":
     """Return a picture of the map, with the stains as the images that it is meant for show them."""
     from bottlegan.quality.lut_picture import draw_map, mix_all
     from bottlegan.stain.style import REFERENCE

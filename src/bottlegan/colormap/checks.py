@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.colormap.levels import DENSITY, Levels, to_levels
+from bottlegan.colormap.levels import DENSITY, to_levels
 from bottlegan.colormap.table import Convert
+from bottlegan.imaging.files import Pixels
 from bottlegan.stain.style import LABORATORIES, list_stains
 
 Color = tuple[int, int, int]
@@ -72,7 +73,7 @@ def check_map(convert: Convert, stride: int = STRIDE) -> MapChecks:
     return MapChecks(white, lighter, largest_jump(convert, stride, DARK), largest_jump(convert, stride))
 
 
-def stain_paths() -> dict[str, Levels]:
+def stain_paths() -> dict[str, Pixels]:
     """Return paths (P, STEPS, 3) of darker and darker colors: gray, and each stain of nine laboratories, from white."""
     stains = np.stack([list_stains(style) for style in LABORATORIES])
     ends = {
@@ -85,7 +86,7 @@ def stain_paths() -> dict[str, Levels]:
     return {name: to_levels((share * end[:, None]).astype(np.float32)) for name, end in ends.items()}
 
 
-def lighter_steps(convert: Convert, paths: Levels) -> float:
+def lighter_steps(convert: Convert, paths: Pixels) -> float:
     """Return the share of steps along paths (P, S, 3) after which a color comes out lighter than one before it.
 
     Light is the mean optical density of the channels. What rounding to levels may have done does not count.
@@ -128,6 +129,6 @@ def _darkness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-np.log((levels.clip(0, WHITE) + 1) / 256).mean(axis=-1))
 
 
-def _color(levels: Levels) -> Color:
+def _color(levels: Pixels) -> Color:
     red, green, blue = levels.tolist()
     return (red, green, blue)

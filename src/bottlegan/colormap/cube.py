@@ -14,11 +14,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.colormap.levels import Levels
 from bottlegan.colormap.table import Convert
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.files import write_text
 from bottlegan.core.seeding import numpy_stream
+from bottlegan.imaging.files import Pixels
 from bottlegan.stain.style import LABS, draw_style, mix_stains
 
 Floats = NDArray[np.float64]
@@ -89,7 +89,7 @@ def check_size(size: int) -> None:
         raise InputError(f"a .cube file can have a size of 17, 33 or 65, got {size}; 33 is what most software expects")
 
 
-def interpolate(grid: Floats, levels: Levels) -> Levels:
+def interpolate(grid: Floats, levels: Pixels) -> Pixels:
     """Return levels (N, 3), mapped by a coarse table: trilinear between the eight colors around each, and rounded."""
     place = levels * ((len(grid) - 1) / 255)
     low = np.minimum(place.astype(np.intp), len(grid) - 2)
@@ -108,13 +108,13 @@ def measure(grid: Floats, exact: Convert) -> tuple[Deviation, ...]:
     return tuple(compare(grid, exact, colors, f"{len(colors)} {name}") for name, colors in sets.items())
 
 
-def compare(grid: Floats, exact: Convert, colors: Levels, name: str) -> Deviation:
+def compare(grid: Floats, exact: Convert, colors: Pixels, name: str) -> Deviation:
     """Return how far a coarse table is off the exact map on some colors (N, 3)."""
     apart = np.abs(np.subtract(interpolate(grid, colors), exact(colors), dtype=np.int16))
     return Deviation(name, float(apart.mean()), int(apart.max()), float((apart.max(axis=1) > 1).mean()))
 
 
-def tissue_colors(count: int) -> Levels:
+def tissue_colors(count: int) -> Pixels:
     """Return colors (N, 3) as tissue has them, always the same: mixes of both stains in styles of simulated labs."""
     random = numpy_stream(0, "colors of tissue")
     each = math.ceil(count / SAMPLED_STYLES)
@@ -126,7 +126,7 @@ def tissue_colors(count: int) -> Levels:
     return np.concatenate(colors)[:count]
 
 
-def random_colors(count: int) -> Levels:
+def random_colors(count: int) -> Pixels:
     """Return colors (N, 3) of which each of the 256^3 is as likely, always the same."""
     return numpy_stream(0, "random colors").integers(0, 256, (count, 3), np.uint8)
 

@@ -7,7 +7,7 @@ cache lines, and touch a fifth of the pages of memory.
 import numpy as np
 from numpy.typing import NDArray
 
-from bottlegan.colormap.levels import Levels
+from bottlegan.imaging.files import Pixels
 
 Keys = NDArray[np.uint32]
 
@@ -19,7 +19,7 @@ BLUE: Keys = (_LEVELS >> 3 << 9 | _LEVELS & 7).astype(np.uint32)
 """What each level adds to the number of a color."""
 
 
-def count_colors(start: int, stop: int) -> Levels:
+def count_colors(start: int, stop: int) -> Pixels:
     """Return some of all colors (N, 3) as people count them: from black to white, blue first, then green, then red."""
     counted = np.arange(start, stop, dtype=np.uint32)
     return np.stack([counted >> 16, counted >> 8 & 255, counted & 255], axis=1).astype(np.uint8)

@@ -9,7 +9,8 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
-Levels = NDArray[np.uint8]
+from bottlegan.imaging.files import Pixels
+
 Floats = NDArray[np.float32]
 
 DENSITY: Floats = np.array([-math.log((level + 1) / 256) for level in range(256)], np.float32)
@@ -22,6 +23,6 @@ FIRST: NDArray[np.int64] = np.searchsorted(-EDGES, -np.arange(STEPS + 1) * (floa
 """The brightest level at the beginning of each step of density."""
 
 
-def to_levels(density: Floats) -> Levels:
+def to_levels(density: Floats) -> Pixels:
     """Return densities of any shape as the nearest levels; what is brighter than white is white."""
     return np.searchsorted(-EDGES, -density, side="right").astype(np.uint8)

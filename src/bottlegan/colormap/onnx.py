@@ -18,12 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottlegan.colormap.keys import COLORS, count_colors
-from bottlegan.colormap.levels import DENSITY, EDGES, Floats, Levels, to_levels
+from bottlegan.colormap.levels import DENSITY, EDGES, Floats, to_levels
 from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 from bottlegan.colormap.network import ColorNetwork, Ink
 from bottlegan.colormap.table import BLOCK, Convert
 from bottlegan.core.errors import MissingError
 from bottlegan.core.progress import Progress, Silent
+from bottlegan.imaging.files import Pixels
 
 try:
     import onnx
@@ -212,7 +213,7 @@ def add_levels(graph: Graph, density: Name) -> Name:
     return graph.add("Where", graph.add("Greater", density, edge), *levels)
 
 
-def tabulate_steps() -> tuple[Floats, Levels]:
+def tabulate_steps() -> tuple[Floats, Pixels]:
     """Return the edge between levels in each step of density, infinity if there is none, and the brightest level."""
     width = float(DENSITY[0]) / STEPS
     places = np.arange(STEPS + 1)

@@ -13,11 +13,12 @@ from threading import Lock
 import numpy as np
 
 from bottlegan.colormap.keys import COLORS, Keys, count_colors
-from bottlegan.colormap.levels import Floats, Levels
+from bottlegan.colormap.levels import Floats
 from bottlegan.colormap.network import ColorNetwork
 from bottlegan.core.progress import Progress, Silent
+from bottlegan.imaging.files import Pixels
 
-Convert = Callable[[Levels], Levels]
+Convert = Callable[[Pixels], Pixels]
 """What makes of colors (..., 3) others (..., 3), each by itself."""
 BLOCK = 2**19
 """Pixels that one thread maps at a time, and colors that are mapped at a time when all are."""
@@ -52,7 +53,7 @@ class ColorMap:
         self.network, self.remembers = state
         self._reset()
 
-    def __call__(self, levels: Levels) -> Levels:
+    def __call__(self, levels: Pixels) -> Pixels:
         """Return RGB levels (..., 3), uint8, mapped, as a new array of the same shape."""
         from bottlegan.colormap.kernel import look_up, map_pixels  # noqa: PLC0415 - its compiler takes time to import
 
@@ -106,7 +107,7 @@ class ColorMap:
                 pool.map(self._map_block, starts), "mapping all colors", len(starts)
             )
 
-    def _map_block(self, start: int) -> Levels:
+    def _map_block(self, start: int) -> Pixels:
         return self(count_colors(start, start + BLOCK))
 
     def _table(self) -> Keys:

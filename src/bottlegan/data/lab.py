@@ -8,7 +8,7 @@ import numpy as np
 
 from bottlegan.core.errors import InputError
 from bottlegan.data.patches import list_patches
-from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.slides.reader import Slide, is_slide, open_slide
 from bottlegan.slides.tissue import sample_tissue
 
@@ -18,7 +18,7 @@ MOST_IMAGES = 32
 Thing = TypeVar("Thing")
 
 
-def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Levels]:
+def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Pixels]:
     """Return images of one lab as RGB levels (H, W, 3): those named, some of a folder, or tissue tiles of a slide.
 
     Of more than MOST_IMAGES, so many at even distances are read.
@@ -27,7 +27,7 @@ def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Levels]:
     if not files:
         raise InputError("there is no image to fit a style to; give at least one of the lab")
     chosen = spread(files, MOST_IMAGES)
-    images: list[Levels] = []
+    images: list[Pixels] = []
     for file in chosen:
         if is_slide(file):
             with open_slide(file) as slide:
@@ -37,12 +37,12 @@ def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Levels]:
     return images
 
 
-def sample_slide(slide: Slide, count: int = MOST_IMAGES, seed: int = 0) -> list[Levels]:
+def sample_slide(slide: Slide, count: int = MOST_IMAGES, seed: int = 0) -> list[Pixels]:
     """Return tissue of an open slide, from at most so many places."""
     return join_tiles(sample_tissue(slide, count, seed=seed))
 
 
-def join_tiles(tiles: list[Levels]) -> list[Levels]:
+def join_tiles(tiles: list[Pixels]) -> list[Pixels]:
     """Return tiles (S, S, 3), four at a time, as one image (2 S, 2 S, 3); those that are left over, as they are.
 
     A style is fitted to images, and takes as long for small ones. Four neighboring tiles show as much tissue as the

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.core.task import IGNORED, Task, list_classes
 from bottlegan.data.patches import check_fitting, list_patches
-from bottlegan.imaging.files import FORMATS, MASK_ENDING, Levels, read_image, read_values
+from bottlegan.imaging.files import FORMATS, MASK_ENDING, Pixels, read_image, read_values
 
 Truth = NDArray[np.uint8]
 """Class ids of pixels (H, W), IGNORED where they do not count; or () of a whole patch."""
@@ -26,7 +26,7 @@ COLUMNS = ("image", "label")
 class Labeled:
     """An image (H, W, 3), and what is true of it."""
 
-    image: Levels
+    image: Pixels
     truth: Truth
 
 
@@ -43,7 +43,7 @@ def read_labeled(folder: Path, task: Task) -> list[Labeled]:
     return found
 
 
-def read_truth(path: Path, image: Levels, task: Task) -> Truth:
+def read_truth(path: Path, image: Pixels, task: Task) -> Truth:
     """Return the class ids (H, W) of the mask in `path`, which must be of the size of `image`.
 
     Of two classes without a value that is ignored, any value but 0 stands for the second: masks of 0 and 255 are usual.

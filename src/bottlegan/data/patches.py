@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottlegan.core.errors import ImageError, InputError, MissingError
-from bottlegan.imaging.files import FORMATS, MASK_ENDING, Levels, read_image, read_mask
+from bottlegan.imaging.files import FORMATS, MASK_ENDING, Pixels, read_image, read_mask
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,19 @@ class Patch:
     image: Path
     mask: Path | None
 
-    def read_image(self) -> Levels:
+    def read_image(self) -> Pixels:
         """Return RGB levels (H, W, 3), uint8."""
         return read_image(self.image)
 
 
-def read_fitting_mask(path: Path, image: Levels) -> NDArray[np.bool_]:
+def read_fitting_mask(path: Path, image: Pixels) -> NDArray[np.bool_]:
     """Return the mask (H, W) bool in `path`, which must be of the size of `image` (H, W, 3)."""
     mask = read_mask(path)
     check_fitting(path, mask, image)
     return mask
 
 
-def check_fitting(path: Path, mask: NDArray[Any], image: Levels) -> None:
+def check_fitting(path: Path, mask: NDArray[Any], image: Pixels) -> None:
     """Refuse the mask (H, W) of the file `path` if it is not of the size of its image (H, W, 3)."""
     height, width = image.shape[:2]
     if mask.shape != (height, width):

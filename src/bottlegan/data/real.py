@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.data.patches import list_patches, read_fitting_mask
-from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import open_slide
 
@@ -41,7 +41,7 @@ class RealImage:
     shows: str
     """What, in words."""
 
-    def read(self) -> Levels:
+    def read(self) -> Pixels:
         """Return RGB levels (H, W, 3), uint8."""
         return read_image(self.path)
 
@@ -141,7 +141,7 @@ def _check_stainings(folder: Path, places: dict[int, dict[int, Path]]) -> None:
                 raise MissingError(f"{missing}: is missing, but other places have it; copy the data set again")
 
 
-def read_whole(path: Path) -> Levels:
+def read_whole(path: Path) -> Pixels:
     """Return the finest level of a slide as RGB levels (H, W, 3), uint8: only for small ones."""
     with open_slide(path) as slide:
         return slide.read(Region(0, 0, 0, slide.levels[0].width, slide.levels[0].height))

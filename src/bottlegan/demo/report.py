@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bottlegan.demo.rounds import Outcome
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.quality.curves import draw_curves
 from bottlegan.quality.report import Drawing, Grid, Table, paint, write_report
@@ -74,7 +74,7 @@ def compare_images(labs: Sequence["DemoLab"], scores: Mapping[str, Mapping[str, 
 def show_labs(labs: Sequence["DemoLab"]) -> list[Grid]:
     """Show one patch of each lab, in both directions."""
 
-    def rows(*which: str) -> list[tuple[str, list[Levels]]]:
+    def rows(*which: str) -> list[tuple[str, list[Pixels]]]:
         return [(lab.style.name, [from_batch(getattr(lab, name)[:1])[0] for name in which]) for lab in labs]
 
     return [

@@ -25,7 +25,7 @@ from bottlegan.federated.protocol.exchange import LocalExchange
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.rounds import State
-from bottlegan.imaging.files import MASK_ENDING, Levels, write_image
+from bottlegan.imaging.files import MASK_ENDING, Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import Tissue, draw_tissue
@@ -76,7 +76,7 @@ class SimulationConfig(FederationConfig):
 
 def prepare_labs(
     path: Path, config: SimulationConfig, out: Path, progress: Progress | None = None
-) -> tuple[dict[str, Path], list[Levels]]:
+) -> tuple[dict[str, Path], list[Pixels]]:
     """Return the lab.toml of each lab by name, and the reference set: found beside `path`, or drawn below `out`."""
     given = config.labs
     task = config.phase2.task
@@ -96,7 +96,7 @@ def run_local(
     config: FederationConfig,
     folder: Path,
     *,
-    reference_set: Sequence[Levels] | None = None,
+    reference_set: Sequence[Pixels] | None = None,
     prior: Path | None = None,
     progress: Progress | None = None,
 ) -> State:
@@ -162,12 +162,12 @@ def write_lab(folder: Path, client: Dealt, tissues: Mapping[str, Tissue], seed: 
     write_text(folder / LAB_FILE, to_toml(lab))
 
 
-def stain(tissue: Tissue, style: Style, seed: int, name: str) -> Levels:
+def stain(tissue: Tissue, style: Style, seed: int, name: str) -> Pixels:
     """Return a patch of tissue in a style, (H, W, 3), as a scanner would give it."""
     return from_batch(render(tissue.concentration[None], style, torch_stream(seed, "noise", name)))[0]
 
 
-def write_patch(folder: Path, name: str, image: Levels, mask: NDArray[np.bool_]) -> None:
+def write_patch(folder: Path, name: str, image: Pixels, mask: NDArray[np.bool_]) -> None:
     """Write an image, and its mask beside it."""
     write_image(folder / f"{name}.png", np.ascontiguousarray(image))
     write_image(folder / f"{name}{MASK_ENDING}.png", np.repeat(mask[..., None].astype(np.uint8) * 255, 3, axis=2))

@@ -10,7 +10,8 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.core.files import replacing
 
-Levels = NDArray[np.uint8]
+Pixels = NDArray[np.uint8]
+"""An RGB image (H, W, 3), or several: the 256 levels of each channel."""
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP"}
 """What we read and write, by suffix."""
@@ -27,7 +28,7 @@ _GRAY = ("1", "L", "LA", "La", "I", "F")
 _TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # also BigTIFF, in either order of bytes
 
 
-def read_image(path: Path) -> Levels:
+def read_image(path: Path) -> Pixels:
     """Return an image file as RGB levels (H, W, 3), uint8.
 
     Alpha is flattened on white, the color of empty glass; 16 bits a channel are scaled to 8. Grayscale and CMYK files
@@ -79,7 +80,7 @@ def write_values(path: Path, values: NDArray[np.uint8], colors: NDArray[np.uint8
         image.save(temporary, format="PNG")
 
 
-def write_image(path: Path, levels: Levels) -> None:
+def write_image(path: Path, levels: Pixels) -> None:
     """Write RGB levels (H, W, 3), uint8, in the format that the suffix of `path` names."""
     kind = FORMATS.get(path.suffix.lower())
     if kind is None:

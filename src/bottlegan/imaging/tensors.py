@@ -3,15 +3,15 @@
 import torch
 from torch import Tensor
 
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 
-def to_batch(levels: Levels) -> Tensor:
+def to_batch(levels: Pixels) -> Tensor:
     """Return RGB levels (H, W, 3) as a batch of one image (1, 3, H, W), float32 in [0, 1]."""
     return from_levels(torch.from_numpy(levels.copy())).permute(2, 0, 1)[None]
 
 
-def from_batch(images: Tensor) -> list[Levels]:
+def from_batch(images: Tensor) -> list[Pixels]:
     """Return images (N, 3, H, W) in [0, 1] as RGB levels (H, W, 3), one array each."""
     return [levels.numpy() for levels in to_levels(images).permute(0, 2, 3, 1).contiguous().cpu()]
 

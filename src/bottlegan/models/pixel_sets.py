@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-Levels = NDArray[np.uint8]
+from bottlegan.imaging.files import Pixels
+
 Floats = NDArray[np.float32]
 
 NEAR, FAR = 3, 15
@@ -48,7 +49,7 @@ class PixelSet:
         return PixelSet(self.density[rows], self.roughness[rows], self.image[rows])
 
 
-def look_at(images: Sequence[Levels], candidates: int = CANDIDATES) -> PixelSet:
+def look_at(images: Sequence[Pixels], candidates: int = CANDIDATES) -> PixelSet:
     """Return pixels on a regular grid over RGB levels (H, W, 3), as many of each image as of any other."""
     share = max(1, candidates // len(images))
     parts = [look_at_image(image, share) for image in images]
@@ -59,14 +60,14 @@ def look_at(images: Sequence[Levels], candidates: int = CANDIDATES) -> PixelSet:
     )
 
 
-def look_at_image(image: Levels, most: int) -> tuple[Floats, Floats]:
+def look_at_image(image: Pixels, most: int) -> tuple[Floats, Floats]:
     """Return the densities (P, VIEWS, 3) and the roughness (P,) of at most about `most` pixels of an image."""
     windows = cut_windows(image, most)
     parts = [look_at_window(window, max(1, most // len(windows))) for window in windows]
     return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
-def cut_windows(image: Levels, most: int) -> list[Levels]:
+def cut_windows(image: Pixels, most: int) -> list[Pixels]:
     """Return the image itself, or parts of it at even distances if it has far more pixels than are looked at."""
     height, width = image.shape[:2]
     if height * width <= 16 * most or min(height, width) < 2 * WINDOW:
@@ -77,7 +78,7 @@ def cut_windows(image: Levels, most: int) -> list[Levels]:
     return [image[top : top + WINDOW, left : left + WINDOW] for top in tops for left in lefts]
 
 
-def look_at_window(image: Levels, most: int) -> tuple[Floats, Floats]:
+def look_at_window(image: Pixels, most: int) -> tuple[Floats, Floats]:
     """Return densities and roughness of the pixels of a part on a regular grid."""
     rows, columns = place_grid(image.shape[0], image.shape[1], most)
     density = DENSITY[image]

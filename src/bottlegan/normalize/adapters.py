@@ -22,7 +22,7 @@ from bottlegan.normalize.transforms import Styles, list_normalizers
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping
 
-    from bottlegan.imaging.files import Levels
+    from bottlegan.imaging.files import Pixels
 
     NormalizeStaind: Any
     Restaind: Any
@@ -124,7 +124,7 @@ def _for_albumentations() -> dict[str, type]:
             super().__init__(p=p)
             self.normalizer = normalizer
 
-        def apply(self, img: "Levels", **_: Any) -> "Levels":
+        def apply(self, img: "Pixels", **_: Any) -> "Pixels":
             """Return the image in the reference stain."""
             return self.normalizer(img)
 
@@ -136,7 +136,7 @@ def _for_albumentations() -> dict[str, type]:
             super().__init__(p=p)
             self.normalizer = normalizer
 
-        def apply(self, img: "Levels", **_: Any) -> "Levels":
+        def apply(self, img: "Pixels", **_: Any) -> "Pixels":
             """Return the image in the lab's style."""
             return self.normalizer.restain(img)
 
@@ -152,7 +152,7 @@ def _for_albumentations() -> dict[str, type]:
             """Draw a style."""
             return {"row": self.py_random.randrange(len(self.normalizers))}
 
-        def apply(self, img: "Levels", row: int = 0, **_: Any) -> "Levels":
+        def apply(self, img: "Pixels", row: int = 0, **_: Any) -> "Pixels":
             """Return the image in the style."""
             return self.normalizers[row].restain(img)
 

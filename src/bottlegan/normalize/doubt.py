@@ -4,9 +4,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bottlegan.colormap.levels import DENSITY, Levels
+from bottlegan.colormap.levels import DENSITY
 from bottlegan.colormap.table import ColorMap
 from bottlegan.core.seeding import numpy_stream
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.freeze import freeze
 from bottlegan.models.weights import Floats, ModelWeights
 
@@ -20,7 +21,7 @@ DRAWS = 8
 """Codes drawn around a style's own, to see how much that matters."""
 
 
-def doubt_levels(levels: Levels, model: ModelWeights, code: Floats) -> Floats:
+def doubt_levels(levels: Pixels, model: ModelWeights, code: Floats) -> Floats:
     """Return the doubt (H, W) of RGB levels (H, W, 3); each color is looked at once."""
     keys = levels.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     found, place = np.unique(keys, return_inverse=True)

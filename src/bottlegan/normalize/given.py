@@ -7,13 +7,13 @@ import numpy as np
 
 from bottlegan.core.errors import InputError
 from bottlegan.data.lab import read_lab, sample_slide
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.reader import OpenedSlide, PlainImage, Slide
 
-Given = Levels | str | Path | Slide
+Given = Pixels | str | Path | Slide
 
 
-def read_images(images: object, seed: int) -> list[Levels]:
+def read_images(images: object, seed: int) -> list[Pixels]:
     """Return images given as arrays, as paths or as an open slide, of which no more are read than a fit looks at."""
     if isinstance(images, OpenedSlide | PlainImage):
         return sample_slide(images, seed=seed)
@@ -27,7 +27,7 @@ def read_images(images: object, seed: int) -> list[Levels]:
     return arrays + (read_lab(paths, seed) if paths else [])
 
 
-def check_levels(image: object) -> Levels:
+def check_levels(image: object) -> Pixels:
     """Return RGB levels (H, W, 3), uint8, if that is what it is."""
     wanted = "an image must be a uint8 array (height, width, 3) or a float tensor (N, 3, height, width)"
     if not isinstance(image, np.ndarray):

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bottlegan.colormap.table import ColorMap
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Progress, Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.code_maps import decode_maps, read_reference, relate_codes
 from bottlegan.models.document import PRIOR
 from bottlegan.models.freeze import Direction, make_map, maps_colors
@@ -115,32 +115,32 @@ class Normalizer:
         return [cls(weights, weights.code(name), name, remembers=False) for name in weights.document.styles]
 
     @overload
-    def __call__(self, image: Levels) -> Levels: ...
+    def __call__(self, image: Pixels) -> Pixels: ...
 
     @overload
     def __call__(self, image: "Tensor") -> "Tensor": ...
 
-    def __call__(self, image: "Levels | Tensor") -> "Levels | Tensor":
+    def __call__(self, image: "Pixels | Tensor") -> "Pixels | Tensor":
         """Return an image of the lab, or a batch of them, in the reference stain; unchanged if the style is refused."""
         return self._map(image, "normalize")
 
     @overload
-    def restain(self, image: Levels) -> Levels: ...
+    def restain(self, image: Pixels) -> Pixels: ...
 
     @overload
     def restain(self, image: "Tensor") -> "Tensor": ...
 
-    def restain(self, image: "Levels | Tensor") -> "Levels | Tensor":
+    def restain(self, image: "Pixels | Tensor") -> "Pixels | Tensor":
         """Return a reference-stained image, or a batch, in the style of the lab; unchanged if the style is refused."""
         return self._map(image, "restain")
 
     @overload
-    def uncertainty(self, image: Levels) -> NDArray[np.float32]: ...
+    def uncertainty(self, image: Pixels) -> NDArray[np.float32]: ...
 
     @overload
     def uncertainty(self, image: "Tensor") -> "Tensor": ...
 
-    def uncertainty(self, image: "Levels | Tensor") -> "NDArray[np.float32] | Tensor":
+    def uncertainty(self, image: "Pixels | Tensor") -> "NDArray[np.float32] | Tensor":
         """Return how little to trust each pixel's normalized color, (H, W) float32, or (N, H, W) of a batch.
 
         It is an optical density, in which strong stain is about 1 to 3: the standard deviation of the color if the code
@@ -239,7 +239,7 @@ class Normalizer:
         known = "no diagnosis" if self.diagnosis is None else f"{self.diagnosis.verdict}: {self.diagnosis.reason}"
         return f"Normalizer({self.name!r}, {known}{', forced' if self.forced else ''})"
 
-    def _map(self, image: "Levels | Tensor", direction: Direction) -> Any:
+    def _map(self, image: "Pixels | Tensor", direction: Direction) -> Any:
         if is_tensor(image):
             return self.on_tensors()(image, direction, changed=not self.refused)
         levels = check_levels(image)

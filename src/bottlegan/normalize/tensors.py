@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bottlegan.colormap.ink import spare_ink
 from bottlegan.core.errors import InputError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.files import to_model
 from bottlegan.models.freeze import Direction, choose_generator, describe_ink, maps_colors
@@ -56,7 +56,7 @@ class TensorMap:
 
         return generator.map_pixels(images, codes, spare)
 
-    def map_levels(self, levels: Levels, direction: Direction) -> Levels:
+    def map_levels(self, levels: Pixels, direction: Direction) -> Pixels:
         """Return RGB levels (H, W, 3), mapped by a network that looks at more than one pixel."""
         return from_batch(self(to_batch(levels), direction))[0]
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from bottlegan.core.errors import InputError
 from bottlegan.data.lab import MOST_IMAGES, spread
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.code_maps import encode_maps, read_reference
 from bottlegan.models.document import PRIOR
 from bottlegan.models.encoder import MOST_VEIL, Sight, Weights, find_glass, look, sigmoid
@@ -41,7 +41,7 @@ class Onboarding:
     diagnosis: StyleDiagnosis
 
 
-def onboard(images: Sequence[Levels], model: ModelWeights) -> Onboarding:
+def onboard(images: Sequence[Pixels], model: ModelWeights) -> Onboarding:
     """Fit a style code to RGB levels (H, W, 3) of one lab; the same images give the same code, in any order."""
     reference = read_reference(model.arrays["reference.stains"], model.arrays["reference.maps"])
     maps, diagnosis = find_maps(images, find_encoder(model))
@@ -62,7 +62,7 @@ def shipped_encoder() -> Weights:
     return encoder
 
 
-def find_maps(images: Sequence[Levels], encoder: Weights) -> tuple[StyleMaps, StyleDiagnosis]:
+def find_maps(images: Sequence[Pixels], encoder: Weights) -> tuple[StyleMaps, StyleDiagnosis]:
     """Return the maps between the style of some images and the encoder's reference stain, and what to think of them."""
     if not images:
         raise InputError("there is no image to fit a style to; give at least one of the lab")

@@ -6,14 +6,14 @@ import numpy as np
 import torch
 
 from bottlegan.core.progress import Progress, Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.onboarding.fit import find_maps, shipped_encoder
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
 
 
 def onboard_all(
-    labs: Mapping[str, Sequence[Levels]], reference: ReferenceStain, progress: Progress | None = None
+    labs: Mapping[str, Sequence[Pixels]], reference: ReferenceStain, progress: Progress | None = None
 ) -> StyleMaps:
     """Return the maps of several labs, given as RGB levels (H, W, 3) by name, to and from a reference stain."""
     encoder, stain = shipped_encoder(), reference.cpu().style_maps()
@@ -22,7 +22,7 @@ def onboard_all(
     return StyleMaps(*(join_maps([maps[way] for maps in found]) for way in (0, 1)))
 
 
-def describe_reference(images: Sequence[Levels]) -> ReferenceStain:
+def describe_reference(images: Sequence[Pixels]) -> ReferenceStain:
     """Return the stain of a reference set, given as RGB levels (H, W, 3), by onboarding it as a lab."""
     encoder = shipped_encoder()
     maps = to_torch(find_maps(images, encoder)[0])

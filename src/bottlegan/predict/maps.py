@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from bottlegan import __version__
 from bottlegan.core.progress import Json
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.predict.outlines import list_colors
 from bottlegan.predict.predictor import Predictor
 from bottlegan.slides.grid import Size
@@ -24,11 +24,11 @@ class Maps:
         """Write to all of these."""
         self.writers, self.grids = writers, writers[0].grids
 
-    def encode(self, levels: Levels) -> list[bytes]:
+    def encode(self, levels: Pixels) -> list[bytes]:
         """Return each channel as its writer stores it."""
         return [writer.encode(levels[..., k : k + 1]) for k, writer in enumerate(self.writers)]
 
-    def halve(self, levels: Levels) -> Levels:
+    def halve(self, levels: Pixels) -> Pixels:
         """Return a tile at half the size."""
         halves = [writer.halve(levels[..., k : k + 1]) for k, writer in enumerate(self.writers)]
         return np.concatenate(halves, axis=2)
@@ -67,7 +67,7 @@ def writing_maps(
         yield Maps(writers)
 
 
-def stack_maps(shares: NDArray[np.float32], classes: NDArray[np.uint8], count: int) -> Levels:
+def stack_maps(shares: NDArray[np.float32], classes: NDArray[np.uint8], count: int) -> Pixels:
     """Return a tile (H, W, count) of maps: of classes (H, W), then of shares (K, H, W) of all but the first class."""
     grays = (255 * shares[1:count] + 0.5).astype(np.uint8)
     return np.ascontiguousarray(np.concatenate([classes[None], grays]).transpose(1, 2, 0))

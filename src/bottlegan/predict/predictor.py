@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from bottlegan.colormap.table import Convert
 from bottlegan.core.errors import InputError
 from bottlegan.core.task import Task
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.network_file import NetworkDocument, digest_model, load_network
 from bottlegan.models.networks import Built
@@ -96,19 +96,19 @@ class Predictor:
         """Return a predictor whose images are normalized in a given way."""
         return Predictor(self.built, self.said, self.model, normalizer)
 
-    def __call__(self, image: Levels) -> Prediction:
+    def __call__(self, image: Pixels) -> Prediction:
         """Return what the network says of an image (H, W, 3), uint8, at the resolution that it was trained at."""
         shown = self.prepare(check_levels(image))
         logits = predict_logits(self.built, shown, self.said.temperature)
         return Prediction(torch.softmax(logits, dim=0).numpy(), self.task.classes)
 
-    def prepare(self, image: Levels) -> Levels:
+    def prepare(self, image: Pixels) -> Pixels:
         """Return an image (H, W, 3) as the network wants to see it."""
         if not self.normalizes:
             return image
         return (self.normalizer or Normalizer.fit(image, model=self.model))(image)
 
-    def make_local(self, tissue: list[Levels]) -> "LocalPredictor":
+    def make_local(self, tissue: list[Pixels]) -> "LocalPredictor":
         """Return what predicts tiles that fit together, given tissue (H, W, 3) from all over the slide."""
         shown = to_images(np.stack([self.prepare(each) for each in tissue]))
         fixed = fix_statistics(self.built, shown)
@@ -124,7 +124,7 @@ class LocalPredictor:
     reach: int
     """Pixels that tiles must show beyond their edges."""
 
-    def predict(self, levels: Levels) -> NDArray[np.float32]:
+    def predict(self, levels: Pixels) -> NDArray[np.float32]:
         """Return the probabilities (K, H, W) of a part of the slide."""
         logits = predict_logits(self.fixed, self.whole.prepare(levels), self.whole.said.temperature)
         return torch.softmax(logits, dim=0).numpy()

@@ -15,7 +15,7 @@ import torch
 
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.choice import MakeMap
 from bottlegan.predict.maps import stack_maps, writing_maps
 from bottlegan.predict.outlines import count_pixels, write_outlines
@@ -123,11 +123,11 @@ class Painter:
         self.broken: list[Broken] = []
         self._lock = Lock()
 
-    def paint(self, places: range) -> list[Levels]:
+    def paint(self, places: range) -> list[Pixels]:
         """Return tiles (H, W, maps) by their places in the grid."""
         return [self._paint(self.grid[place]) for place in places]
 
-    def _paint(self, tile: Region) -> Levels:
+    def _paint(self, tile: Region) -> Pixels:
         reach = self.local.reach
         shown = tile.shift(-reach, -reach, tile.width + 2 * reach, tile.height + 2 * reach).overlap(self.view.whole)
         levels, broken = self.view.read(shown)

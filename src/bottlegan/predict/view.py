@@ -6,7 +6,7 @@ import numpy as np
 from PIL import Image
 
 from bottlegan.core.errors import InputError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Region, Size
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_but_broken
 from bottlegan.slides.tissue import choose_level
@@ -44,7 +44,7 @@ class View:
             return None
         return self.slide.mpp[0] * self.downsample, self.slide.mpp[1] * self.downsample
 
-    def read(self, region: Region) -> tuple[Levels, list[Broken]]:
+    def read(self, region: Region) -> tuple[Pixels, list[Broken]]:
         """Return a region (H, W, 3), given in pixels of the network, and what of it is white as it cannot be read."""
         if self.scale == 1:
             return read_all_but_broken(self.slide, Region(self.level, region.x, region.y, region.width, region.height))

@@ -29,7 +29,7 @@ from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.data.patches import Patch, list_patches
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.metrics.image import delta_e
 from bottlegan.models.files import to_weights
@@ -78,7 +78,7 @@ class Point:
     code_distance: float | None
     delta_e: float | None
     out_of_control: bool
-    colors: Levels
+    colors: Pixels
     """(STEPS, STEPS, 3): the batch's stain, hematoxylin growing to the right, eosin downward."""
 
 
@@ -92,7 +92,7 @@ class Drift:
     points: Sequence[Point]
     limit: Limit | None
     """Of the distance between codes; None if there are too few baseline batches."""
-    colors: Levels
+    colors: Pixels
     """(STEPS, STEPS, 3): the baseline's stain."""
 
     @property
@@ -203,6 +203,6 @@ def find_limit(values: Sequence[float]) -> Limit | None:
     return Limit(center, center + THREE_SIGMA * moving_range)
 
 
-def to_picture(images: Tensor) -> Levels:
+def to_picture(images: Tensor) -> Pixels:
     """Return the first of some images (N, 3, H, W) as RGB levels (H, W, 3)."""
     return from_batch(images[:1])[0]

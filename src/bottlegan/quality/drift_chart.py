@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 # Between the grays of a light and of a dark page, and apart for the color-blind; shapes differ as well.
 CALM, ALARM = "#2f86d1", "#d9541e"
@@ -59,7 +59,7 @@ def draw_chart(marks: Sequence[Mark], levels: Sequence[Level], label: str) -> Ma
     return wrap_svg(WIDE, HIGH, label, parts)
 
 
-def draw_strip(baseline: Levels, batch: Levels, label: str) -> Markup:
+def draw_strip(baseline: Pixels, batch: Pixels, label: str) -> Markup:
     """Return patches of color in a row, the baseline's (H, W, 3) in the upper half and the batch's in the lower."""
     side, half = 22.0, 20.0
     pairs = zip(baseline.reshape(-1, 3).tolist(), batch.reshape(-1, 3).tolist(), strict=True)

@@ -10,7 +10,7 @@ from torch import Tensor
 from bottlegan.core.errors import ImageError, InputError
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.data.patches import Patch, list_patches
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.metrics.features import FeatureExtractor
 from bottlegan.metrics.fid import FrechetDistance, frechet_distance
@@ -98,5 +98,5 @@ def _compare(output: Patch, truth: Patch) -> Row:
     return Row(output.name, *(value.item() for value in values))
 
 
-def _size(levels: Levels) -> str:
+def _size(levels: Pixels) -> str:
     return f"{levels.shape[1]} x {levels.shape[0]}"

@@ -4,7 +4,7 @@ import numpy as np
 from PIL import Image, ImageDraw
 
 from bottlegan.colormap.table import Convert
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.stain.style import Style, mix_stains
 
 SLICES = (0, 64, 128, 192, 255)
@@ -14,7 +14,7 @@ STRONGEST = 1.25
 """Concentration of each stain at the far corner of its mixes; 1 is strong."""
 
 
-def draw_map(convert: Convert, mixes: Levels) -> Levels:
+def draw_map(convert: Convert, mixes: Pixels) -> Pixels:
     """Return a picture of what a map makes of mixes (H, W, 3) of both stains, and of slices at some levels of blue.
 
     In the mixes, hematoxylin grows to the right and eosin downward; in the slices, red and green do.
@@ -34,18 +34,18 @@ def draw_map(convert: Convert, mixes: Levels) -> Levels:
     return np.asarray(sheet)
 
 
-def mix_all(style: Style, side: int = 32) -> Levels:
+def mix_all(style: Style, side: int = 32) -> Pixels:
     """Return mixes (S, S, 3) of a style's two stains: hematoxylin grows to the right, eosin downward."""
     amount = np.linspace(0, STRONGEST, side)
     eosin, hematoxylin = np.meshgrid(amount, amount, indexing="ij")
     return mix_stains(np.stack([hematoxylin, eosin], axis=-1), style)
 
 
-def cut_colors(blue: int) -> Levels:
+def cut_colors(blue: int) -> Pixels:
     """Return all colors (S, S, 3) of one level of blue, every other one: red grows to the right, green downward."""
     green, red = np.meshgrid(np.linspace(0, 255, SIDE), np.linspace(0, 255, SIDE), indexing="ij")
     return np.stack([red, green, np.full_like(red, blue)], axis=-1).round().astype(np.uint8)
 
 
-def _mapped(convert: Convert, panel: Levels) -> Levels:
+def _mapped(convert: Convert, panel: Pixels) -> Pixels:
     return convert(panel.reshape(-1, 3)).reshape(panel.shape)

@@ -13,7 +13,7 @@ from PIL import Image
 
 from bottlegan import __version__
 from bottlegan.core.files import write_text
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Grid:
     title: str
     caption: str
     columns: Sequence[str]
-    rows: Sequence[tuple[str, Sequence[Levels]]]
+    rows: Sequence[tuple[str, Sequence[Pixels]]]
     kind: str = "grid"
 
 
@@ -58,7 +58,7 @@ def write_report(path: Path, title: str, lead: str, sections: Sequence[Table | G
     write_text(path, text)
 
 
-def paint(grid: Grid, side: int) -> Levels:
+def paint(grid: Grid, side: int) -> Pixels:
     """Return a grid as one wide picture of squares of `side` pixels, a column for each of its rows, without text."""
     cell = side + max(2, side // 40)
     columns = [pictures for _, pictures in grid.rows]
@@ -69,7 +69,7 @@ def paint(grid: Grid, side: int) -> Levels:
     return np.asarray(sheet)
 
 
-def to_uri(levels: Levels) -> str:
+def to_uri(levels: Pixels) -> str:
     """Return RGB levels (H, W, 3) as a picture that fits into an `src` attribute."""
     buffer = io.BytesIO()
     Image.fromarray(levels).save(buffer, format="WEBP", quality=90)

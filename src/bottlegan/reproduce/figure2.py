@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bottlegan.core.files import make_folder
 from bottlegan.core.progress import Progress, Silent
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.reproduce.paired import Half, Scale, load_halves
@@ -32,10 +32,10 @@ class Shown:
     """One style: the middle of its patch as RGB levels (H, W, 3)."""
 
     name: str
-    styled: Levels
-    normalized: Levels
-    truth: Levels
-    restained: Levels
+    styled: Pixels
+    normalized: Pixels
+    truth: Pixels
+    restained: Pixels
     """The truth, brought to the style."""
 
 
@@ -79,7 +79,7 @@ def middle(images: Tensor) -> Tensor:
     return images[:, :, top : top + VIEW, left : left + VIEW]
 
 
-def draw_figure(shown: Sequence[Shown]) -> Levels:
+def draw_figure(shown: Sequence[Shown]) -> Pixels:
     """Return three mosaics side by side, with a tile at the same place of each for every style."""
     blocks = {
         f"{len(shown)} styles": [style.styled for style in shown],
@@ -91,7 +91,7 @@ def draw_figure(shown: Sequence[Shown]) -> Levels:
     return np.concatenate([np.pad(part, ((0, 0), (0, 8 * GAP), (0, 0)), constant_values=255) for part in parts], axis=1)
 
 
-def draw_detail(shown: Sequence[Shown]) -> Levels:
+def draw_detail(shown: Sequence[Shown]) -> Pixels:
     """Return a few styles in large tiles, evenly picked, a column each, under one another what became of them."""
     picked = [shown[i] for i in np.linspace(0, len(shown) - 1, min(DETAILED, len(shown))).round().astype(int)]
     rows = {
@@ -103,7 +103,7 @@ def draw_detail(shown: Sequence[Shown]) -> Levels:
     return np.concatenate([titled(title, mosaic(tiles, len(picked), VIEW)) for title, tiles in rows.items()])
 
 
-def mosaic(tiles: Sequence[Levels], columns: int, side: int) -> Levels:
+def mosaic(tiles: Sequence[Pixels], columns: int, side: int) -> Pixels:
     """Return the tiles, scaled to squares of `side` pixels, in rows of so many columns on white."""
     cell = side + GAP
     sheet = Image.new("RGB", (cell * columns, cell * -(-len(tiles) // columns)), "white")
@@ -114,7 +114,7 @@ def mosaic(tiles: Sequence[Levels], columns: int, side: int) -> Levels:
     return np.asarray(sheet)
 
 
-def titled(title: str, picture: Levels) -> Levels:
+def titled(title: str, picture: Pixels) -> Pixels:
     """Return the picture under a line of text."""
     strip = Image.new("RGB", (picture.shape[1], TITLE), "white")
     ImageDraw.Draw(strip).text((GAP, 5), title, fill="black", font=ImageFont.load_default(16))

@@ -16,7 +16,7 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Progress
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.data.peso import PesoPatches, Stain, open_peso_patches
-from bottlegan.imaging.files import Levels, read_image
+from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.reproduce.classical import halves
 from bottlegan.simulation.styles import render
@@ -37,10 +37,10 @@ class Half:
 
     label: str
     names: tuple[str, ...]
-    styled: tuple[Levels, ...]
-    truths: tuple[Levels, ...]
+    styled: tuple[Pixels, ...]
+    truths: tuple[Pixels, ...]
     """The same tissue in the reference stain: to score with, never to learn from."""
-    pool: tuple[Levels, ...]
+    pool: tuple[Pixels, ...]
     """The reference patches of the other half."""
 
     def first(self, count: int) -> "Half":
@@ -60,7 +60,7 @@ def load_halves(scale: Scale, data: Path | None, seed: int, progress: Progress) 
     return cut(patches.ids, *(read_patches(patches, stain, progress) for stain in ("styled", "reference")))
 
 
-def cut(names: tuple[str, ...], styled: list[Levels], reference: list[Levels]) -> tuple[Half, Half]:
+def cut(names: tuple[str, ...], styled: list[Pixels], reference: list[Pixels]) -> tuple[Half, Half]:
     """Cut the patches in two halves, each with the other's reference patches as its pool."""
     a, b = halves(names)
     styled_a, styled_b = halves(styled)
@@ -80,13 +80,13 @@ def find_peso(data: Path | None) -> Path:
     raise InputError(f"no PESO patches: give their folder as --data or in {VARIABLE}, or use --scale smoke")
 
 
-def read_patches(patches: PesoPatches, stain: Stain, progress: Progress) -> list[Levels]:
+def read_patches(patches: PesoPatches, stain: Stain, progress: Progress) -> list[Pixels]:
     """Return all patches in one stain."""
     tracked = progress.track(patches.ids, f"reading {stain} patches", len(patches.ids))
     return [read_image(patches.root / stain / f"{patch}.webp") for patch in tracked]
 
 
-def draw_patches(seed: int, progress: Progress) -> tuple[tuple[str, ...], list[Levels], list[Levels]]:
+def draw_patches(seed: int, progress: Progress) -> tuple[tuple[str, ...], list[Pixels], list[Pixels]]:
     """Return names, styled patches and reference patches of procedural tissue, each in a random style of its own."""
     names, styled, reference = [], [], []
     for index in progress.track(range(SMOKE_STYLES), "drawing tissue", SMOKE_STYLES):

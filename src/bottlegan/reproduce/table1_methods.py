@@ -9,7 +9,7 @@ import torch
 from bottlegan.federated.client.staining import Stain, Staining, stain_with
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.network_file import Mode
 from bottlegan.models.networks import NetworkConfig
@@ -114,12 +114,12 @@ def find_stain(method: Method, given: list[LabData], reference: Reference) -> St
             return lambda config, styles, own: Staining(vary=vary)
 
 
-def normalize_closed_form(train: list[Levels], reference: Reference) -> Staining:
+def normalize_closed_form(train: list[Pixels], reference: Reference) -> Staining:
     """Return robust Macenko, fitted to all training patches of a lab, which is as much as BottleGAN sees of it."""
     density = torch.cat([sample_density(to_batch(levels)) for levels in train], dim=1)
     fitted = fit_density_map(density, reference)
 
-    def normalize(levels: Levels) -> Levels:
+    def normalize(levels: Pixels) -> Pixels:
         return from_batch(fitted(to_batch(levels)))[0]
 
     return Staining(prepare=normalize, present=normalize)

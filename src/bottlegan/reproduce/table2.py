@@ -17,7 +17,7 @@ from torch import Tensor
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import make_folder
 from bottlegan.core.progress import Progress, Silent
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.metrics.fid import frechet_distance
 from bottlegan.metrics.image import mean_squared_error, psnr, ssim
@@ -117,7 +117,7 @@ def make_row(method: Method, setting: Setting, halves: Sequence[Half], degenerat
         return Row(key=method.key, method=method.name, note=note, commit=find_commit(), each={})
     commit = find_commit()
     each: dict[str, StyleScore] = {}
-    outputs: list[Levels] = []
+    outputs: list[Pixels] = []
     failures, parameters, seconds = 0, 0, 0.0
     for whole in halves:
         half = whole if method.styles is None else whole.first(method.styles // len(halves))

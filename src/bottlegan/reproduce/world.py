@@ -15,7 +15,7 @@ from bottlegan.core.seeding import torch_stream
 from bottlegan.data.labels import Labeled, Truth
 from bottlegan.data.partition import Client, Partition, PartitionSpec, draw_partition
 from bottlegan.data.peso import open_peso_patches
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.reproduce.paired import Scale, find_peso
 from bottlegan.simulation.styles import render, unmix
@@ -34,7 +34,7 @@ SMOKE_SIZE = 96
 class Content:
     """A patch of tissue."""
 
-    image: Levels
+    image: Pixels
     """(H, W, 3), in the reference stain."""
     concentration: Tensor
     """(2, H, W): how much of each stain it takes up, from which its image in any other style is rendered."""
@@ -47,7 +47,7 @@ class LabData:
     """What one client of the experiment holds, in one stain."""
 
     name: str
-    train: list[Levels]
+    train: list[Pixels]
     """All of its training patches; only their windows are labeled."""
     labeled: list[Labeled]
     test: list[Labeled]
@@ -60,7 +60,7 @@ class World:
     partition: Partition
     contents: dict[str, Content]
 
-    def reference_set(self) -> list[Levels]:
+    def reference_set(self) -> list[Pixels]:
         """Return the public set C."""
         return [self.stain(patch, None) for patch in self.partition.reference]
 
@@ -82,7 +82,7 @@ class World:
         test = [Labeled(self.stain(patch, style), self.contents[patch].mask) for patch in client.test]
         return LabData(client.name, list(train.values()), labeled, test)
 
-    def stain(self, patch: str, style: Style | None) -> Levels:
+    def stain(self, patch: str, style: Style | None) -> Pixels:
         """Return a patch as a lab would scan it; its noise depends on the lab and the patch only."""
         if style is None:
             return self.contents[patch].image

@@ -13,12 +13,12 @@ from numpy.random import Generator
 from numpy.typing import NDArray
 
 from bottlegan.core.seeding import numpy_stream, torch_stream
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import to_levels
 from bottlegan.simulation.organs import BLOOD, EOSIN, HEMATOXYLIN, PIGMENT, Patch, draw_patch
 from bottlegan.simulation.physics import (
     Floats,
     Jpeg,
-    Levels,
     PhysicalLab,
     bump,
     compress,
@@ -47,9 +47,9 @@ TISSUES = 64
 class SimulatedLab:
     """What a lab shows, and the truth."""
 
-    images: list[Levels]
+    images: list[Pixels]
     """PATCHES images (SHOWN, SHOWN, 3)."""
-    truth: list[Levels]
+    truth: list[Pixels]
     """The same in the reference stain."""
     glass: NDArray[np.bool_]
     """(PATCHES, SHOWN, SHOWN): where there is only glass."""
@@ -98,7 +98,7 @@ def choose_tissue(rng: Generator, tissues: Sequence[Patch]) -> tuple[Floats, NDA
     return stacked[:, :-1], stacked[:, -1] > 0.5
 
 
-def show_physically(rng: Generator, amounts: Floats) -> list[Levels]:
+def show_physically(rng: Generator, amounts: Floats) -> list[Pixels]:
     """Return amounts as a physical lab's files hold them."""
     lab = draw_physical_lab(rng)
     return scan(expose(amounts, lab), lab, rng)
@@ -112,7 +112,7 @@ def fold_colorants(amounts: Floats) -> Floats:
     return folded
 
 
-def show_artificially(rng: Generator, amounts: Floats) -> list[Levels]:
+def show_artificially(rng: Generator, amounts: Floats) -> list[Pixels]:
     """Return amounts in an artificial style, with two stains that are not too much alike."""
     variety = (WIDE, PAPER, LABS)[rng.choice(3, p=[0.35, 0.5, 0.15])]
     while True:
@@ -128,7 +128,7 @@ def show_artificially(rng: Generator, amounts: Floats) -> list[Levels]:
 
 def show_something_else(
     rng: Generator, amounts: Floats, glass: NDArray[np.bool_]
-) -> tuple[list[Levels], NDArray[np.bool_]]:
+) -> tuple[list[Pixels], NDArray[np.bool_]]:
     """Return images that are not H&E: immunohistochemistry, one stain, fluorescence, pen, or a photograph."""
     nothing = np.zeros_like(glass)
     kind = rng.choice(
@@ -175,7 +175,7 @@ def stain_brown(rng: Generator, amounts: Floats) -> Floats:
     return stained
 
 
-def draw_photographs(rng: Generator) -> list[Levels]:
+def draw_photographs(rng: Generator) -> list[Pixels]:
     """Return smooth random colors, as of everyday photographs."""
     images = []
     for _ in range(PATCHES):
@@ -185,7 +185,7 @@ def draw_photographs(rng: Generator) -> list[Levels]:
     return images
 
 
-def draw_pen(rng: Generator) -> list[Levels]:
+def draw_pen(rng: Generator) -> list[Pixels]:
     """Return strokes of even ink, or the edge of a cover slip, on glass of one or two tones."""
     white, ink = rng.uniform(215, 255), rng.uniform(0, 150, 3)
     ink[rng.integers(3)] *= 0.3

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy import ndimage
 
+from bottlegan.imaging.files import Pixels
 from bottlegan.simulation.organs import COLORANTS
 from bottlegan.stain.style import REFERENCE
 
 Floats = NDArray[np.float32]
-Levels = NDArray[np.uint8]
 
 WAVELENGTHS = np.arange(400, 701, 20, dtype=np.float64)
 STRENGTH = (0.8, 4.8)
@@ -193,7 +193,7 @@ def expose(amounts: Floats, lab: PhysicalLab) -> Floats:
     return np.asarray(stored.reshape(count, height, width, 3).transpose(0, 3, 1, 2), np.float32)
 
 
-def scan(images: Floats, lab: PhysicalLab, rng: Generator) -> list[Levels]:
+def scan(images: Floats, lab: PhysicalLab, rng: Generator) -> list[Pixels]:
     """Return images (N, 3, H, W) in [0, 1] as the lab's files hold them: RGB levels (H, W, 3), one array each."""
     if lab.sharpening:
         blurred = ndimage.gaussian_filter(images, (0, 0, 1.2, 1.2))
@@ -203,7 +203,7 @@ def scan(images: Floats, lab: PhysicalLab, rng: Generator) -> list[Levels]:
     return [compress(np.ascontiguousarray(image), lab.jpeg) for image in levels]
 
 
-def compress(levels: Levels, jpeg: Jpeg | None) -> Levels:
+def compress(levels: Pixels, jpeg: Jpeg | None) -> Pixels:
     """Return an image as it comes back from a JPEG file."""
     if jpeg is None:
         return levels

@@ -18,7 +18,7 @@ from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.core.seeding import numpy_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.simulation.slide_kernels import DICE, FADE, MARGIN, PITCH, cover, develop, lay
 from bottlegan.simulation.styles import stain_densities
 from bottlegan.simulation.tissue import draw_tissue
@@ -117,7 +117,7 @@ def write_slide(
     what: dict[str, Json] = {"source": "synthetic: procedural tissue", "seed": seed, "style": to_values(style)}
     with writing_pyramid(path, form, {**what, **(note or {})}) as writer:
 
-        def make(places: range) -> list[Levels]:
+        def make(places: range) -> list[Pixels]:
             return [draw_tile(scene, grid[place]) for place in places]
 
         stream_pyramid(make, writer, threads=threads, progress=progress, label=path.name)
@@ -218,7 +218,7 @@ def draw_curve(style: Style) -> Field:
     return (255 * torch.tensor(style.white)[:, None] * light).float().numpy()
 
 
-def draw_tile(scene: Scene, tile: Region) -> Levels:
+def draw_tile(scene: Scene, tile: Region) -> Pixels:
     """Return a tile (H, W, 3) of a slide."""
     rng = numpy_stream(scene.seed, "tile", tile.y, tile.x)
     layers = draw_layers(scene, tile)

@@ -26,7 +26,7 @@ COLORMAP, TILE_WIDTH, TILE_HEIGHT, OFFSETS, LENGTHS, CHILDREN, SUBSAMPLING = 320
 JPEG, DEFLATE, GRAY, PALETTE, YCBCR, REDUCED, CENTIMETER = 7, 8, 1, 3, 6, 1, 3  # values of fields
 CENTIMETERS = 1e4  # micrometers in one
 
-Pixels = Literal["color", "classes", "gray"]
+PixelKind = Literal["color", "classes", "gray"]
 """What a tile holds: JPEG, or deflated bytes that are ids of colors, or levels of gray."""
 Field = tuple[int, int, bytes]
 """The number of a field, its type, and its values."""
@@ -40,7 +40,7 @@ class Page:
     mpp: tuple[float, float] | None
     description: str = ""
     subsampling: tuple[int, int] = (1, 1)
-    pixels: Pixels = "color"
+    pixels: PixelKind = "color"
     palette: Sequence[Sequence[int]] = ()
     """Of classes: the red, green and blue of each of 256 ids, 0 to 255."""
     offsets: "array[int]" = field(init=False)

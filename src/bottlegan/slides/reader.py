@@ -16,7 +16,7 @@ import numpy as np
 from PIL import Image
 
 from bottlegan.core.errors import ImageError, InputError, MissingError, TileError
-from bottlegan.imaging.files import FORMATS, Levels, read_image
+from bottlegan.imaging.files import FORMATS, Pixels, read_image
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.tiled import JpegTiles, read_tiff
 
@@ -57,7 +57,7 @@ class Slide(Protocol):
         """Return the size of tiles that a level is best read in."""
         ...
 
-    def read(self, region: Region) -> Levels:
+    def read(self, region: Region) -> Pixels:
         """Return a region (H, W, 3), uint8 RGB; white, the color of empty glass, where the slide has nothing."""
         ...
 
@@ -123,7 +123,7 @@ def measure_downsample(slide: Slide, level: int) -> float:
     return (finest.width / size.width + finest.height / size.height) / 2
 
 
-def read_all_but_broken(slide: Slide, region: Region) -> tuple[Levels, list[Broken]]:
+def read_all_but_broken(slide: Slide, region: Region) -> tuple[Pixels, list[Broken]]:
     """Return a region with those of its tiles white that cannot be read, and which these are."""
     try:
         return slide.read(region), []
@@ -156,7 +156,7 @@ class PlainImage:
         """Return the size of tiles that it is best read in."""
         return Size(TILE, TILE)
 
-    def read(self, region: Region) -> Levels:
+    def read(self, region: Region) -> Pixels:
         """Return a region (H, W, 3), uint8 RGB; white beyond the image."""
         whole = Region(0, 0, 0, *self.levels[0])
         part = region.overlap(whole)
@@ -200,7 +200,7 @@ class OpenedSlide:
         fits = all(LEAST_TILE <= side <= MOST_TILE and side % 16 == 0 for side in sides)
         return Size(*sides) if fits else Size(TILE, TILE)
 
-    def read(self, region: Region) -> Levels:
+    def read(self, region: Region) -> Pixels:
         """Return a region (H, W, 3), uint8 RGB; white, the color of empty glass, where the slide has nothing."""
         tiles = self._tiles.get(region.level)
         try:
@@ -210,7 +210,7 @@ class OpenedSlide:
         except TileError as error:
             raise TileError(f"{self.path}: is truncated or damaged: {error}; copy or export it again") from None
 
-    def _read_through(self, region: Region) -> Levels:
+    def _read_through(self, region: Region) -> Pixels:
         """Return a region as OpenSlide reads it."""
         shared = self._slide
         try:
@@ -228,7 +228,7 @@ class OpenedSlide:
             where = f"{region.x}, {region.y} of level {region.level}"
             raise TileError(f"the tile at {where} cannot be read ({error})") from None
 
-    def _read_with(self, slide: "OpenSlide", region: Region) -> Levels:
+    def _read_with(self, slide: "OpenSlide", region: Region) -> Pixels:
         step, box = measure_downsample(self, region.level), (region.width, region.height)
         layer = slide.read_region((round(region.x * step), round(region.y * step)), region.level, box)
         return np.asarray(Image.alpha_composite(Image.new("RGBA", box, "white"), layer).convert("RGB"))

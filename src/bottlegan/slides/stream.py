@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from bottlegan.core.progress import Progress, Silent, Unit
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid
 
 BLOCK = 32
@@ -35,11 +35,11 @@ class Sink(Protocol):
     grids: list[Grid]
     """The tiles of each level; each level is half of the one before, rounded up."""
 
-    def encode(self, levels: Levels) -> Any:
+    def encode(self, levels: Pixels) -> Any:
         """Return a tile (H, W, C) as it is to be stored."""
         ...
 
-    def halve(self, levels: Levels) -> Levels:
+    def halve(self, levels: Pixels) -> Pixels:
         """Return a tile (H, W, C) at half the size, rounded up."""
         ...
 
@@ -49,7 +49,7 @@ class Sink(Protocol):
 
 
 def stream_pyramid(
-    make: Callable[[range], Sequence[Levels]],
+    make: Callable[[range], Sequence[Pixels]],
     sink: Sink,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -96,7 +96,7 @@ def visit(grid: Grid, count: int) -> Iterator[range]:
 class _Parent:
     """A tile of a coarser level that is being put together."""
 
-    levels: Levels
+    levels: Pixels
     missing: int
     """How many tiles of the finer level are still to come."""
 
@@ -106,17 +106,17 @@ class _Pyramid:
 
     def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
         self._sink, self._pool = sink, pool
-        self._pending: deque[tuple[int, range, Future[list[tuple[Any, Levels | None]]]]] = deque()
+        self._pending: deque[tuple[int, range, Future[list[tuple[Any, Pixels | None]]]]] = deque()
         self._parents: dict[tuple[int, int], _Parent] = {}
 
-    def submit(self, level: int, places: range, make: Callable[[], Sequence[Levels]]) -> None:
+    def submit(self, level: int, places: range, make: Callable[[], Sequence[Pixels]]) -> None:
         """Have some tiles made, encoded and halved."""
         last = level + 1 == len(self._sink.grids)
 
-        def finish(levels: Levels) -> tuple[Any, Levels | None]:
+        def finish(levels: Pixels) -> tuple[Any, Pixels | None]:
             return self._sink.encode(levels), None if last else self._sink.halve(levels)
 
-        def work() -> list[tuple[Any, Levels | None]]:
+        def work() -> list[tuple[Any, Pixels | None]]:
             tiles = deque(make())
             return [finish(tiles.popleft()) for _ in places]  # none is kept longer than it takes
 
@@ -131,7 +131,7 @@ class _Pyramid:
                 if half is not None:
                     self._put(level + 1, place, half)
 
-    def _put(self, level: int, place: int, half: Levels) -> None:
+    def _put(self, level: int, place: int, half: Pixels) -> None:
         """Put a tile of the level below, halved, into its parent on this level, which goes on when it is whole."""
         grid, below = self._sink.grids[level], self._sink.grids[level - 1]
         row, column = divmod(place, below.columns)

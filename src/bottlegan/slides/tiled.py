@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bottlegan.core.errors import ImageError, MissingError, TileError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid, Region, Size
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class JpegTiles:
         touched = self.grid.touching(region)
         return touched if all(self.lengths[index] for index in touched) else []
 
-    def read(self, file: int, region: Region, touched: Sequence[int]) -> Levels:
+    def read(self, file: int, region: Region, touched: Sequence[int]) -> Pixels:
         """Return a region (H, W, 3), which has these tiles, from an open file, by its descriptor."""
         if len(touched) == 1:
             return self._cut(file, touched[0], region)
@@ -57,18 +57,18 @@ class JpegTiles:
             output[part.within(region)] = self._cut(file, index, part)
         return output
 
-    def _cut(self, file: int, index: int, part: Region) -> Levels:
+    def _cut(self, file: int, index: int, part: Region) -> Pixels:
         """Return a part of a tile."""
         tile = self.grid[index]
         levels = self._decode(os.pread(file, self.lengths[index], self.offsets[index]), tile)
         whole = (part.width, part.height) == self.grid.tile
         return levels if whole else np.ascontiguousarray(levels[part.within(tile)])
 
-    def _decode(self, data: bytes, tile: Region) -> Levels:
+    def _decode(self, data: bytes, tile: Region) -> Pixels:
         import simplejpeg  # noqa: PLC0415 - optional, so only asked for when there is a slide
 
         try:
-            levels: Levels = simplejpeg.decode_jpeg(self.head + strip_names(data), "RGB")
+            levels: Pixels = simplejpeg.decode_jpeg(self.head + strip_names(data), "RGB")
         except ValueError as error:
             raise TileError(f"the tile at {tile.x}, {tile.y} of level {tile.level} is damaged ({error})") from None
         if levels.shape[:2] != (self.grid.tile.height, self.grid.tile.width):

@@ -9,7 +9,7 @@ from PIL import Image
 from bottlegan.colormap.levels import DENSITY
 from bottlegan.core.errors import InputError
 from bottlegan.core.seeding import numpy_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_but_broken
 
@@ -30,7 +30,7 @@ MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that i
 
 def sample_tissue(
     slide: Slide, count: int = 16, size: int = 256, seed: int = 0, downsample: float | None = None
-) -> list[Levels]:
+) -> list[Pixels]:
     """Return tiles of tissue (size, size, 3), uint8 RGB, that do not overlap and are spread over all tissue.
 
     A pixel is about 1 micrometer, if the slide says how large its pixels are; else tiles are from the level that is
@@ -69,7 +69,7 @@ def choose_level(slide: Slide, downsample: float) -> int:
     return max(fine, default=0)
 
 
-def read_overview(slide: Slide) -> tuple[Levels, float, list[Broken]]:
+def read_overview(slide: Slide) -> tuple[Pixels, float, list[Broken]]:
     """Return the whole slide (H, W, 3), much reduced, by how much exactly, and what was broken.
 
     It is read in blocks: a slide without coarse levels would not fit into memory.
@@ -92,7 +92,7 @@ def read_overview(slide: Slide) -> tuple[Levels, float, list[Broken]]:
     return overview, factor * step, broken
 
 
-def measure_above_glass(overview: Levels) -> NDArray[np.float32]:
+def measure_above_glass(overview: Pixels) -> NDArray[np.float32]:
     """Return the densities (H, W, 3) of an overview above those of bare glass."""
     density = DENSITY[overview]
     # Scanners make glass light gray; that there is more of it than of tissue must not make it tissue.
@@ -100,7 +100,7 @@ def measure_above_glass(overview: Levels) -> NDArray[np.float32]:
     return np.maximum(density - glass, 0)
 
 
-def mask_tissue(overview: Levels) -> NDArray[np.bool_]:
+def mask_tissue(overview: Pixels) -> NDArray[np.bool_]:
     """Return where (H, W) tissue is: pixels that are dark, by the vote of their neighbors, so that no dust is."""
     darkness = measure_above_glass(overview).mean(axis=2)
     stained = darkness[darkness > TISSUE_FLOOR]
@@ -111,7 +111,7 @@ def mask_tissue(overview: Levels) -> NDArray[np.bool_]:
     return np.asarray(votes >= 5)
 
 
-def mask_ink(overview: Levels) -> NDArray[np.bool_]:
+def mask_ink(overview: Pixels) -> NDArray[np.bool_]:
     """Return where (H, W) pen may be: both stains of H&E take green light more than any other, and ink does not.
 
     Where most of the tissue is like that, it is the stain, and nothing is ink.
@@ -159,7 +159,7 @@ def _along_curve(row: int, column: int) -> int:
     return sum((row >> bit & 1) << 2 * bit + 1 | (column >> bit & 1) << 2 * bit for bit in range(24))
 
 
-def _read_tile(slide: Slide, x: float, y: float, downsample: float, size: int) -> Levels:
+def _read_tile(slide: Slide, x: float, y: float, downsample: float, size: int) -> Pixels:
     """Return a tile (size, size, 3) whose corner is at (x, y) of the finest level, reduced by `downsample`."""
     # A level that is a hair too coarse is meant: downsamplings of levels are rounded.
     level = choose_level(slide, downsample * 1.01)

@@ -19,8 +19,8 @@ from PIL import Image
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.files import replacing
 from bottlegan.core.progress import Json
-from bottlegan.imaging.files import Levels
-from bottlegan.slides.bigtiff import BigTiff, Page, Pixels
+from bottlegan.imaging.files import Pixels
+from bottlegan.slides.bigtiff import BigTiff, Page, PixelKind
 from bottlegan.slides.dicom import check_folder, convert_to_dicom
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
 
@@ -44,7 +44,7 @@ class Form:
     mpp: tuple[float, float] | None = None
     quality: int = QUALITY
     kind: Format = "tiff"
-    pixels: Pixels = "color"
+    pixels: PixelKind = "color"
     palette: tuple[tuple[int, int, int], ...] = ()
     """Of classes: the color of each of 256 ids."""
 
@@ -81,12 +81,12 @@ class PyramidWriter:
         self._white = self._compress(np.full((form.tile.height, form.tile.width, samples), WHITE, np.uint8))
         self._white_offset: int | None = None
 
-    def encode(self, levels: Levels) -> bytes:
+    def encode(self, levels: Pixels) -> bytes:
         """Return a tile (H, W, C), which may be cut off at the slide's edge, compressed; nothing if it is all white."""
         # Most of a slide is glass, whose tiles need to be there only once.
         return b"" if levels[0, 0, 0] == WHITE and levels.min() == WHITE else self._compress(levels)
 
-    def _compress(self, levels: Levels) -> bytes:
+    def _compress(self, levels: Pixels) -> bytes:
         tile, (height, width) = self._form.tile, levels.shape[:2]
         if (width, height) != tile:
             # Repeated rather than black, which would ring into the last pixels that are shown.
@@ -96,7 +96,7 @@ class PyramidWriter:
         data: bytes = self._encode(np.ascontiguousarray(levels), self._form.quality, "RGB", SUBSAMPLING)
         return data
 
-    def halve(self, levels: Levels) -> Levels:
+    def halve(self, levels: Pixels) -> Pixels:
         """Return a tile (H, W, C) at half the size, rounded up: means of colors and grays, every other of classes."""
         return self._halve(levels)
 
@@ -184,7 +184,7 @@ def describe(form: Form, note: Mapping[str, Json]) -> str:
     )
 
 
-def _choose_halving(pixels: Pixels) -> Callable[[Levels], Levels]:
+def _choose_halving(pixels: PixelKind) -> Callable[[Pixels], Pixels]:
     if pixels == "classes":
         return lambda levels: levels[::2, ::2]
     if pixels == "gray":

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from skimage.color import hed_from_rgb, lab2rgb, rgb2lab, rgb_from_hed
 
-Levels = NDArray[np.uint8]
+from bottlegan.imaging.files import Pixels
+
 Array = NDArray[np.float64]
 
 JITTER = 0.2
@@ -19,7 +20,7 @@ JITTER = 0.2
 strong form of Tellez et al. 2018."""
 
 
-def jitter_hed(crops: Levels, random: np.random.Generator, jitter: float = JITTER) -> Levels:
+def jitter_hed(crops: Pixels, random: np.random.Generator, jitter: float = JITTER) -> Pixels:
     """Scale and shift the amounts of hematoxylin, eosin and DAB, unmixed with textbook stain vectors.
 
     Amounts may be negative, as textbook vectors do not fit every lab; cutting them off would change the colors.
@@ -38,7 +39,7 @@ class LabStatistics:
     values: Array
 
     @classmethod
-    def of(cls, images: Sequence[Levels]) -> "LabStatistics":
+    def of(cls, images: Sequence[Pixels]) -> "LabStatistics":
         """Return those of some images: six numbers each, which a lab can share."""
         found = [rgb2lab(image).reshape(-1, 3) for image in images]
         return cls(np.stack([np.stack([each.mean(0), each.std(0)]) for each in found]))
@@ -48,7 +49,7 @@ class LabStatistics:
         return LabStatistics(np.concatenate([self.values, other.values]))
 
 
-def draw_templates(crops: Levels, random: np.random.Generator, statistics: LabStatistics) -> Levels:
+def draw_templates(crops: Pixels, random: np.random.Generator, statistics: LabStatistics) -> Pixels:
     """Give each crop the color mean and deviation of a template drawn anew, as RandStainNA does (Shen et al. 2022).
 
     A template's numbers are drawn from normal distributions fitted to those of all labs' images.
@@ -64,5 +65,5 @@ def draw_templates(crops: Levels, random: np.random.Generator, statistics: LabSt
         return _to_levels(lab2rgb((colors - mean) * scale + drawn[:, 0]))
 
 
-def _to_levels(images: Array) -> Levels:
+def _to_levels(images: Array) -> Pixels:
     return np.rint(np.clip(images, 0, 1) * 255).astype(np.uint8)

@@ -16,7 +16,7 @@ from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import torch_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, from_levels, to_batch, to_levels
 from bottlegan.models.paradigms import BottleGAN, StyleModel, build_model
 from bottlegan.models.style_codes import StyleCodes, add_noise
@@ -60,7 +60,7 @@ class DistillConfig:
 
 def distill(
     teachers: Mapping[str, BottleGAN],
-    reference_set: Sequence[Levels],
+    reference_set: Sequence[Pixels],
     config: DistillConfig,
     seed: int = 0,
     progress: Progress | None = None,
@@ -88,7 +88,7 @@ def distill(
     return model.eval()
 
 
-def check_teachers(teachers: Mapping[str, BottleGAN], reference_set: Sequence[Levels]) -> None:
+def check_teachers(teachers: Mapping[str, BottleGAN], reference_set: Sequence[Pixels]) -> None:
     """Refuse what nothing can be learned from."""
     if not teachers or not reference_set:
         missing = "client's model" if reference_set else "reference image"
@@ -99,14 +99,14 @@ def check_teachers(teachers: Mapping[str, BottleGAN], reference_set: Sequence[Le
 
 
 @torch.no_grad()
-def restain_images(teacher: BottleGAN, reference_set: Sequence[Levels]) -> list[Levels]:
+def restain_images(teacher: BottleGAN, reference_set: Sequence[Pixels]) -> list[Pixels]:
     """Return the reference set in the one style that a teacher knows, as a scanner's levels."""
     code = teacher.codes.table[0]
     return [from_batch(teacher.restain(to_batch(levels), code))[0] for levels in reference_set]
 
 
 @torch.no_grad()
-def restain_pixels(teacher: BottleGAN, reference_set: Sequence[Levels], content: Tensor, seed: int) -> Tensor:
+def restain_pixels(teacher: BottleGAN, reference_set: Sequence[Pixels], content: Tensor, seed: int) -> Tensor:
     """Return the pixels `content` (N, 3, 1, P), drawn from the reference set with `seed`, as the teacher restains them.
 
     They are rounded to levels, because that is how the images are that the global model will see.

@@ -14,7 +14,7 @@ from torch import Tensor
 from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError
 from bottlegan.data.labels import Labeled
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.losses import class_loss
 from bottlegan.models.networks import Built
 from bottlegan.training.task import TrainingConfig, Vary, draw_crops, to_images
@@ -43,7 +43,7 @@ class FixMatchConfig:
 
 def unlabeled_loss(
     network: Built,
-    given: Sequence[Levels],
+    given: Sequence[Pixels],
     config: FixMatchConfig,
     training: TrainingConfig,
     *,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bottlegan.core.config import document
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import torch_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.losses import (
     Adversarial,
     critic_loss,
@@ -146,8 +146,8 @@ class View:
 
 
 def train(
-    labs: Mapping[str, Sequence[Levels]],
-    reference: Sequence[Levels],
+    labs: Mapping[str, Sequence[Pixels]],
+    reference: Sequence[Pixels],
     config: TrainConfig,
     seed: int = 0,
     *,
@@ -196,8 +196,8 @@ def copy_tensors(model: StyleModel) -> dict[str, Tensor]:
 
 
 def prepare(
-    labs: Mapping[str, Sequence[Levels]],
-    reference: Sequence[Levels],
+    labs: Mapping[str, Sequence[Pixels]],
+    reference: Sequence[Pixels],
     config: TrainConfig,
     seed: int,
     *,

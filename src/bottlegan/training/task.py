@@ -12,14 +12,14 @@ from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.task import IGNORED, Task
 from bottlegan.data.labels import Labeled, Truth
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_levels
 from bottlegan.losses import Classes, class_loss
 from bottlegan.metrics.tally import Layout, tally
 from bottlegan.models.networks import Built
 
 Number = TypeVar("Number", bound=np.generic)
-Vary = Callable[[Levels, np.random.Generator], Levels]
+Vary = Callable[[Pixels, np.random.Generator], Pixels]
 """What is done to the colors of crops (N, H, W, 3) before each step."""
 
 
@@ -41,12 +41,12 @@ class TrainingConfig:
             raise ConfigError("training: steps, batch, crop must be at least 1 and learning_rate above 0")
 
 
-def draw_crops(given: Sequence[Labeled], config: TrainingConfig, random: np.random.Generator) -> tuple[Levels, Truth]:
+def draw_crops(given: Sequence[Labeled], config: TrainingConfig, random: np.random.Generator) -> tuple[Pixels, Truth]:
     """Return crops (N, crop, crop, 3) at random places of random images, turned and mirrored, and what is true of each.
 
     That is class ids (N, crop, crop) of their pixels, or (N,) of patches.
     """
-    images: list[Levels] = []
+    images: list[Pixels] = []
     truths: list[Truth] = []
     for row in random.integers(len(given), size=config.batch):
         image, truth = given[row].image, given[row].truth
@@ -58,7 +58,7 @@ def draw_crops(given: Sequence[Labeled], config: TrainingConfig, random: np.rand
     return np.stack(images), np.stack(truths)
 
 
-def check_crops(images: Sequence[Levels], crop: int) -> None:
+def check_crops(images: Sequence[Pixels], crop: int) -> None:
     """Refuse images that are smaller than the crops to train on."""
     smallest = min((min(image.shape[:2]) for image in images), default=crop)
     if smallest < crop:
@@ -74,7 +74,7 @@ def turn(crop: NDArray[Number], turns: int, mirrored: bool) -> NDArray[Number]:
     return turned[:, ::-1] if mirrored else turned
 
 
-def to_images(crops: Levels) -> Tensor:
+def to_images(crops: Pixels) -> Tensor:
     """Return crops (N, H, W, 3) as images (N, 3, H, W) in [0, 1]."""
     return from_levels(torch.from_numpy(np.ascontiguousarray(crops)).permute(0, 3, 1, 2).contiguous())
 
@@ -98,7 +98,7 @@ def proximal_term(network: nn.Module, start: dict[str, Tensor]) -> Tensor:
 
 
 @torch.no_grad()
-def predict_logits(network: Built, image: Levels, temperature: float = 1.0) -> Tensor:
+def predict_logits(network: Built, image: Pixels, temperature: float = 1.0) -> Tensor:
     """Return the logits (K, H, W) or (K,) of an image (H, W, 3), divided by a temperature."""
     network.network.eval()
     # Copied, because torch warns of an image that must not be written to, as those from files.

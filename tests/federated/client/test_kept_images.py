@@ -7,7 +7,7 @@ import pytest
 
 from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.staining import digest_map
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.weights import read_weights
 from bottlegan.normalize.normalizer import Normalizer
@@ -19,13 +19,13 @@ class Invert:
     def __init__(self) -> None:
         self.asked = 0
 
-    def __call__(self, image: Levels) -> Levels:
+    def __call__(self, image: Pixels) -> Pixels:
         self.asked += 1
         return 255 - image
 
 
 @pytest.fixture
-def image() -> Levels:
+def image() -> Pixels:
     return np.random.default_rng(0).integers(0, 256, (7, 5, 3), np.uint8)
 
 
@@ -33,7 +33,7 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.iterdir())
 
 
-def test_an_image_is_mapped_once_whatever_process_asks(image: Levels, tmp_path: Path) -> None:
+def test_an_image_is_mapped_once_whatever_process_asks(image: Pixels, tmp_path: Path) -> None:
     invert = Invert()
     for _ in range(3):
         found = KeptImages(tmp_path / "kept", "a").through(invert)(image)
@@ -41,13 +41,13 @@ def test_an_image_is_mapped_once_whatever_process_asks(image: Levels, tmp_path: 
     assert invert.asked == 1
 
 
-def test_only_the_labs_own_account_can_read_them(image: Levels, tmp_path: Path) -> None:
+def test_only_the_labs_own_account_can_read_them(image: Pixels, tmp_path: Path) -> None:
     KeptImages(tmp_path / "kept", "a").through(Invert())(image)
     assert stat.S_IMODE((tmp_path / "kept").stat().st_mode) == 0o700
     assert [stat.S_IMODE(path.stat().st_mode) for path in files(tmp_path / "kept")] == [0o600]
 
 
-def test_other_styles_and_other_images_are_mapped_anew(image: Levels, tmp_path: Path) -> None:
+def test_other_styles_and_other_images_are_mapped_anew(image: Pixels, tmp_path: Path) -> None:
     invert = Invert()
     KeptImages(tmp_path, "a").through(invert)(image)
     KeptImages(tmp_path, "b").through(invert)(image)
@@ -58,7 +58,7 @@ def test_other_styles_and_other_images_are_mapped_anew(image: Levels, tmp_path: 
     assert invert.asked == 4
 
 
-def test_what_is_no_longer_asked_for_is_deleted(image: Levels, tmp_path: Path) -> None:
+def test_what_is_no_longer_asked_for_is_deleted(image: Pixels, tmp_path: Path) -> None:
     KeptImages(tmp_path, "a").through(Invert())(image)
     old = files(tmp_path)
     kept = KeptImages(tmp_path, "b")
@@ -70,7 +70,7 @@ def test_what_is_no_longer_asked_for_is_deleted(image: Levels, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("damage", [b"", b"no array", b"\x93NUMPY\x01\x00"])
-def test_a_damaged_file_is_made_again(damage: bytes, image: Levels, tmp_path: Path) -> None:
+def test_a_damaged_file_is_made_again(damage: bytes, image: Pixels, tmp_path: Path) -> None:
     invert = Invert()
     KeptImages(tmp_path, "a").through(invert)(image)
     (path,) = files(tmp_path)
@@ -83,7 +83,7 @@ def test_a_damaged_file_is_made_again(damage: bytes, image: Levels, tmp_path: Pa
     assert np.array_equal(KeptImages(tmp_path, "a").through(invert)(image), 255 - image)
 
 
-def test_a_place_that_cannot_be_written_costs_time_only(image: Levels, tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_costs_time_only(image: Pixels, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert np.array_equal(KeptImages(tmp_path / "file" / "x", "a").through(Invert())(image), 255 - image)
 

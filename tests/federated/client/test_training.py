@@ -12,7 +12,7 @@ from bottlegan.federated.client import training
 from bottlegan.federated.client.staining import Staining, Styles, stain_with
 from bottlegan.federated.client.training import Lab, learning_rate, score_lab
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, count_examples, initial_weights
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.files import to_weights
 from bottlegan.models.paradigms import BottleGAN
@@ -187,9 +187,9 @@ def test_a_lab_without_test_images_counts_nothing(dark: list[Labeled], tiny: Pha
 
 
 def test_images_are_prepared_once(dark: list[Labeled], tiny: Phase2Config) -> None:
-    seen: list[Levels] = []
+    seen: list[Pixels] = []
 
-    def prepare(image: Levels) -> Levels:
+    def prepare(image: Pixels) -> Pixels:
         seen.append(image)
         return image
 

@@ -13,7 +13,7 @@ from bottlegan.federated.client.style import Contribution, contribute
 from bottlegan.federated.protocol.phase1 import Phase1Config, Upload, expected_shapes
 from bottlegan.federated.server import styles
 from bottlegan.federated.server.uploads import UploadStore
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.document import PRIOR
@@ -46,7 +46,7 @@ def draw(first: int, count: int) -> Tensor:
     return torch.stack([draw_tissue(12, first + index, 128).concentration for index in range(count)])
 
 
-def look(tissue: Tensor, style: Style) -> list[Levels]:
+def look(tissue: Tensor, style: Style) -> list[Pixels]:
     return from_batch(render(tissue, style, torch_stream(0, style.name)))
 
 
@@ -56,18 +56,18 @@ def prior() -> ModelWeights:
 
 
 @pytest.fixture(scope="module")
-def reference_set() -> list[Levels]:
+def reference_set() -> list[Pixels]:
     return from_batch(render(draw(100, 8), REFERENCE))
 
 
 @pytest.fixture(scope="module")
-def labs() -> dict[str, list[Levels]]:
+def labs() -> dict[str, list[Pixels]]:
     return {style.name: look(draw(10 * k, 2), style) for k, style in enumerate(STYLES)}
 
 
 @pytest.fixture(scope="module")
 def uploads(
-    labs: dict[str, list[Levels]], prior: ModelWeights, reference_set: list[Levels]
+    labs: dict[str, list[Pixels]], prior: ModelWeights, reference_set: list[Pixels]
 ) -> dict[str, dict[str, Contribution]]:
     """What each lab uploads, by kind of upload."""
     return {
@@ -85,7 +85,7 @@ def arrays(found: dict[str, Contribution]) -> dict[str, dict[str, Tensor]]:
 
 @pytest.fixture(scope="module")
 def models(
-    uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Levels]
+    uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Pixels]
 ) -> dict[str, BottleGAN]:
     return {
         config.upload: assemble(
@@ -130,9 +130,9 @@ def test_uploads_are_small(upload: Upload, most: int, prior: ModelWeights) -> No
 def test_contributing_again_gives_the_same_bytes(
     config: Phase1Config,
     uploads: dict[str, dict[str, Contribution]],
-    labs: dict[str, list[Levels]],
+    labs: dict[str, list[Pixels]],
     prior: ModelWeights,
-    reference_set: list[Levels],
+    reference_set: list[Pixels],
 ) -> None:
     again = contribute(labs["lab-1"], config, reference_set=reference_set, prior=prior, seed=0)
     assert save(again.arrays) == save(uploads[config.upload]["lab-1"].arrays)
@@ -165,7 +165,7 @@ def test_the_order_of_uploads_does_not_matter(
     uploads: dict[str, dict[str, Contribution]],
     models: dict[str, BottleGAN],
     prior: ModelWeights,
-    reference_set: list[Levels],
+    reference_set: list[Pixels],
 ) -> None:
     backward = dict(reversed(arrays(uploads[config.upload]).items()))
     again = assemble(backward, config, reference_set=reference_set, prior=prior, seed=0)
@@ -175,7 +175,7 @@ def test_the_order_of_uploads_does_not_matter(
 
 
 def test_generators_need_a_reference_set(
-    uploads: dict[str, dict[str, Contribution]], labs: dict[str, list[Levels]], prior: ModelWeights
+    uploads: dict[str, dict[str, Contribution]], labs: dict[str, list[Pixels]], prior: ModelWeights
 ) -> None:
     with pytest.raises(InputError, match="without a reference set"):
         contribute(labs["lab-0"], BY_GENERATORS, reference_set=None, prior=prior, seed=0)
@@ -184,7 +184,7 @@ def test_generators_need_a_reference_set(
 
 
 def test_an_upload_of_other_settings_is_named(
-    uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Levels]
+    uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Pixels]
 ) -> None:
     mixed = {**arrays(uploads["generators"]), "old": {"code": torch.zeros(prior.document.model.code_size)}}
     with pytest.raises(InputError, match=r"the upload of old: tensor .* is missing; let the client upload again"):

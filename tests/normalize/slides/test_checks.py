@@ -9,7 +9,7 @@ import pytest
 from bottlegan import __version__
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.progress import Item, Silent, Unit
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.choice import ChosenMap, Source
 from bottlegan.normalize.slides.one import SlideOptions, map_slide
 from bottlegan.slides import reader
@@ -116,7 +116,7 @@ def test_broken_tiles_are_told_row_by_row_whichever_thread_is_first(
             file.seek(offset)
             file.write(b"\x55" * length)
 
-    def read_late(opened: reader.Slide, region: Region) -> tuple[Levels, list[reader.Broken]]:
+    def read_late(opened: reader.Slide, region: Region) -> tuple[Pixels, list[reader.Broken]]:
         found = reader.read_all_but_broken(opened, region)
         time.sleep(0.3 if (region.x, region.y) == (128, 0) else 0)
         return found

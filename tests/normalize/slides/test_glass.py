@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from bottlegan.core.seeding import numpy_stream
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import BottleGAN
@@ -31,7 +31,7 @@ GREEN = (20, 120, 60)
 TISSUE = slice(160, 480), slice(100, 420)
 
 
-def find_pen(levels: Levels) -> NDArray[np.bool_]:
+def find_pen(levels: Pixels) -> NDArray[np.bool_]:
     return (levels == GREEN).all(2)
 
 
@@ -72,9 +72,9 @@ def fitted(slide: Path, model: Path) -> MakeMap:
 
 
 @pytest.fixture
-def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Levels]:
+def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Pixels]:
     """Keep the finest level as it is before JPEG, under `levels`."""
-    kept: dict[str, Levels] = {}
+    kept: dict[str, Pixels] = {}
 
     def add(self: PyramidWriter, level: int, index: int, data: bytes) -> None:
         grid = self.grids[0]
@@ -88,14 +88,14 @@ def shown(monkeypatch: pytest.MonkeyPatch) -> dict[str, Levels]:
     return kept
 
 
-def read(slide: Path, level: int = 0) -> Levels:
+def read(slide: Path, level: int = 0) -> Pixels:
     with open_slide(slide) as opened:
         return opened.read(Region(level, 0, 0, *opened.levels[level]))
 
 
 @pytest.mark.parametrize("level", [0, 1])
 def test_pen_stays_and_all_else_is_as_the_normalizer_maps_it(
-    slide: Path, tmp_path: Path, normalizer: Normalizer, fitted: MakeMap, shown: dict[str, Levels], level: int
+    slide: Path, tmp_path: Path, normalizer: Normalizer, fitted: MakeMap, shown: dict[str, Pixels], level: int
 ) -> None:
     map_slide(slide, tmp_path / "out.tiff", fitted, SlideOptions(level=level))
     before, after = read(slide, level), shown["levels"]
@@ -109,7 +109,7 @@ def test_pen_stays_and_all_else_is_as_the_normalizer_maps_it(
 
 
 def test_bare_glass_comes_out_as_white_as_it_went_in_with_no_step_around_tissue(
-    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Levels]
+    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Pixels]
 ) -> None:
     map_slide(slide, tmp_path / "out.tiff", fitted)
     before, after = read(slide), shown["levels"].astype(int)
@@ -126,7 +126,7 @@ def test_bare_glass_comes_out_as_white_as_it_went_in_with_no_step_around_tissue(
 
 
 def test_grainy_glass_stays_even_and_is_not_turned_into_speckle(
-    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Levels]
+    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Pixels]
 ) -> None:
     levels = read(slide).copy()
     glass = (levels == GLASS).all(2)
@@ -145,7 +145,7 @@ def test_grainy_glass_stays_even_and_is_not_turned_into_speckle(
 
 
 def test_a_region_of_tissue_and_glass_is_as_in_the_whole(
-    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Levels]
+    slide: Path, tmp_path: Path, fitted: MakeMap, shown: dict[str, Pixels]
 ) -> None:
     map_slide(slide, tmp_path / "whole.tiff", fitted)
     whole = shown.pop("levels")
@@ -154,7 +154,7 @@ def test_a_region_of_tissue_and_glass_is_as_in_the_whole(
 
 
 def test_everything_is_mapped_if_asked_for(
-    slide: Path, model: Path, tmp_path: Path, normalizer: Normalizer, shown: dict[str, Levels]
+    slide: Path, model: Path, tmp_path: Path, normalizer: Normalizer, shown: dict[str, Pixels]
 ) -> None:
     map_slide(slide, tmp_path / "out.tiff", MapChoice(model, everything=True).prepare())
     assert (shown["levels"] == normalizer(read(slide))).all()

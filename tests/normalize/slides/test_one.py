@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from bottlegan.core.errors import ImageError, InputError, TileError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.document import PRIOR
@@ -32,7 +32,7 @@ def invert(_: Source) -> ChosenMap:
     return ChosenMap(lambda levels: 255 - levels, {"style": "inverted"})
 
 
-def write(path: Path, levels: Levels, **options: object) -> Path:
+def write(path: Path, levels: Pixels, **options: object) -> Path:
     form = {"tile": (TILE, TILE), "photometric": "rgb", "metadata": None, "compression": "jpeg", **options}
     with tifffile.TiffWriter(path) as file:
         file.write(levels, **form)
@@ -41,7 +41,7 @@ def write(path: Path, levels: Levels, **options: object) -> Path:
 
 
 @pytest.fixture(scope="module")
-def picture() -> Levels:
+def picture() -> Pixels:
     """A slide of glass with a piece of tissue on it."""
     levels = np.full((HEIGHT, WIDTH, 3), 255, np.uint8)
     tissue = draw_tissue(4, 0, 300).concentration[None]
@@ -50,7 +50,7 @@ def picture() -> Levels:
 
 
 @pytest.fixture(scope="module")
-def slide(picture: Levels, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def slide(picture: Pixels, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("slide") / "tissue 🔬.svs.tiff"
     return write(path, picture, resolution=(2e4, 2e4), resolutionunit="CENTIMETER")
 
@@ -75,12 +75,12 @@ def prior(plain_prior: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def before_jpeg(monkeypatch: pytest.MonkeyPatch) -> list[Levels]:
+def before_jpeg(monkeypatch: pytest.MonkeyPatch) -> list[Pixels]:
     """Collect the tiles that are encoded, as they are before."""
-    kept: list[Levels] = []
+    kept: list[Pixels] = []
     really = PyramidWriter.encode
 
-    def encode(self: PyramidWriter, levels: Levels) -> bytes:
+    def encode(self: PyramidWriter, levels: Pixels) -> bytes:
         kept.append(levels.copy())
         return really(self, levels)
 
@@ -88,7 +88,7 @@ def before_jpeg(monkeypatch: pytest.MonkeyPatch) -> list[Levels]:
     return kept
 
 
-def test_a_tile_alone_is_as_in_the_slide(slide: Path, tmp_path: Path, before_jpeg: list[Levels]) -> None:
+def test_a_tile_alone_is_as_in_the_slide(slide: Path, tmp_path: Path, before_jpeg: list[Pixels]) -> None:
     """Exactly, and as the normalizer itself maps it."""
     model = known(tmp_path / "model.safetensors")
     map_slide(slide, tmp_path / "whole.tiff", MapChoice(model, "b").prepare())
@@ -129,7 +129,7 @@ def test_levels_regions_and_sizes_of_pixels(slide: Path, tmp_path: Path) -> None
         assert not result.broken
 
 
-def test_a_profile_is_dropped_and_that_is_said(picture: Levels, tmp_path: Path) -> None:
+def test_a_profile_is_dropped_and_that_is_said(picture: Pixels, tmp_path: Path) -> None:
     from PIL import ImageCms  # noqa: PLC0415 - only here
 
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -151,7 +151,7 @@ def spoil(path: Path, tiles: range) -> Path:
 
 
 @pytest.mark.parametrize("compression", ["jpeg", "lzw"])
-def test_a_broken_tile_is_reported_and_white_unless_strict(picture: Levels, tmp_path: Path, compression: str) -> None:
+def test_a_broken_tile_is_reported_and_white_unless_strict(picture: Pixels, tmp_path: Path, compression: str) -> None:
 
     def dark(_: Source) -> ChosenMap:
         return ChosenMap(lambda levels: levels // 2, {})  # also what is white
@@ -170,7 +170,7 @@ def test_a_broken_tile_is_reported_and_white_unless_strict(picture: Levels, tmp_
     assert not (tmp_path / "strict.tiff").exists()
 
 
-def test_a_slide_of_which_nothing_can_be_read_is_not_written(picture: Levels, tmp_path: Path) -> None:
+def test_a_slide_of_which_nothing_can_be_read_is_not_written(picture: Pixels, tmp_path: Path) -> None:
     path = spoil(write(tmp_path / "in.tiff", picture), range(12))
     with pytest.raises(ImageError, match="truncated or damaged"):
         map_slide(path, tmp_path / "out.tiff", invert)
@@ -178,7 +178,7 @@ def test_a_slide_of_which_nothing_can_be_read_is_not_written(picture: Levels, tm
 
 
 def test_an_interrupt_leaves_nothing(slide: Path, tmp_path: Path) -> None:
-    def interrupt(_: Levels) -> Levels:
+    def interrupt(_: Pixels) -> Pixels:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 from bottlegan.cli.main import app
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.progress import Item, Silent, Unit
-from bottlegan.imaging.files import Levels, write_image
+from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
@@ -77,7 +77,7 @@ def deadly(path: Path, deaths: int) -> Deadly:
     return slide
 
 
-def write(path: Path, levels: Levels) -> Path:
+def write(path: Path, levels: Pixels) -> Path:
     with tifffile.TiffWriter(path) as file:
         form = {"tile": (128, 128), "photometric": "rgb", "metadata": None, "compression": "jpeg"}
         file.write(levels, **form)

@@ -10,7 +10,7 @@ from bottlegan.core.task import Task
 from bottlegan.data.lab import read_lab
 from bottlegan.data.labels import Labeled, read_labeled
 from bottlegan.data.patches import list_patches
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 LAB_FILE = "lab.toml"
 
@@ -39,13 +39,13 @@ class LabConfig:
 class Holdings:
     """What a lab has, read when it is asked for."""
 
-    images: Callable[[], Sequence[Levels]]
+    images: Callable[[], Sequence[Pixels]]
     """Images of the lab, labeled or not."""
     labeled: Callable[[Task], Sequence[Labeled]]
     """To train on."""
     test: Callable[[Task], Sequence[Labeled]]
     """To score on."""
-    reference_set: Callable[[], Sequence[Levels] | None]
+    reference_set: Callable[[], Sequence[Pixels] | None]
     """The public reference set, if the lab has got it."""
     classes: tuple[str, ...] | None = None
     """Names of the classes that the labels are of, if the lab says so."""
@@ -66,16 +66,16 @@ def open_holdings(config: LabConfig, folder: Path) -> Holdings:
 
 
 def hold(
-    images: Sequence[Levels],
+    images: Sequence[Pixels],
     labeled: Sequence[Labeled],
     test: Sequence[Labeled],
-    reference_set: Sequence[Levels] | None = None,
+    reference_set: Sequence[Pixels] | None = None,
 ) -> Holdings:
     """Return what a lab has whose images are in memory."""
     return Holdings(lambda: images, lambda _: labeled, lambda _: test, lambda: reference_set)
 
 
-def read_reference_set(folder: Path, below: Path | None) -> list[Levels] | None:
+def read_reference_set(folder: Path, below: Path | None) -> list[Pixels] | None:
     """Return the images of the public reference set in a sub-folder, if there is one."""
     return None if below is None else [patch.read_image() for patch in list_patches(folder / below)]
 

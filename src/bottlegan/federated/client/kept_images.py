@@ -14,7 +14,7 @@ import numpy as np
 
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import make_folder, replacing
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 
 class KeptImages:
@@ -25,10 +25,10 @@ class KeptImages:
         self.folder, self.key = folder, key
         self.used: set[str] = set()
 
-    def through(self, change: Callable[[Levels], Levels]) -> Callable[[Levels], Levels]:
+    def through(self, change: Callable[[Pixels], Pixels]) -> Callable[[Pixels], Pixels]:
         """Return the same map of images, which looks first whether it was made before."""
 
-        def mapped(image: Levels) -> Levels:
+        def mapped(image: Pixels) -> Pixels:
             path = self.folder / self._name(image)
             self.used.add(path.name)
             found = self._read(path, image)
@@ -45,12 +45,12 @@ class KeptImages:
             if path.name not in self.used:
                 path.unlink(missing_ok=True)
 
-    def _name(self, image: Levels) -> str:
+    def _name(self, image: Pixels) -> str:
         told = hashlib.sha256(f"{self.key} {image.shape} ".encode())
         told.update(image.tobytes())
         return f"{told.hexdigest()}.npy"
 
-    def _read(self, path: Path, image: Levels) -> Levels | None:
+    def _read(self, path: Path, image: Pixels) -> Pixels | None:
         # A file that is damaged is made again.
         with suppress(OSError, ValueError, EOFError):
             found = np.load(path, allow_pickle=False)
@@ -58,7 +58,7 @@ class KeptImages:
                 return found
         return None
 
-    def _write(self, path: Path, image: Levels) -> None:
+    def _write(self, path: Path, image: Pixels) -> None:
         # A disk that is full costs time, not the round.
         with suppress(OSError, InputError):
             make_folder(self.folder)

@@ -22,18 +22,18 @@ import numpy as np
 from bottlegan import __version__
 from bottlegan.core.errors import InputError
 from bottlegan.federated.protocol.phase2 import Phase2Config
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.training.task import Vary
 
 
-def keep(image: Levels) -> Levels:
+def keep(image: Pixels) -> Pixels:
     """Leave an image as it is."""
     return image
 
 
-def keep_all(crops: Levels, random: np.random.Generator) -> Levels:
+def keep_all(crops: Pixels, random: np.random.Generator) -> Pixels:
     """Leave crops as they are."""
     return crops
 
@@ -42,11 +42,11 @@ def keep_all(crops: Levels, random: np.random.Generator) -> Levels:
 class Staining:
     """How a lab's stain is handled, and where."""
 
-    prepare: Callable[[Levels], Levels] = keep
+    prepare: Callable[[Pixels], Pixels] = keep
     """Once, to each image (H, W, 3) before training."""
     vary: Vary = keep_all
     """To the crops (N, H, W, 3) of each batch."""
-    present: Callable[[Levels], Levels] = keep
+    present: Callable[[Pixels], Pixels] = keep
     """To each image before prediction."""
     digest: str = ""
     """Of what `prepare` and `present` do, if they do something that is worth keeping."""
@@ -103,7 +103,7 @@ def digest_map(normalizer: Normalizer) -> str:
 def restain_randomly(styles: Sequence[Normalizer], share: float) -> Vary:
     """Return what brings a share of reference-stained crops to styles drawn anew for each."""
 
-    def vary(crops: Levels, random: np.random.Generator) -> Levels:
+    def vary(crops: Pixels, random: np.random.Generator) -> Pixels:
         output = crops.copy()
         for row, crop in enumerate(crops):
             chance, style = random.random(), int(random.integers(len(styles)))

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, STYLE, Phase1Config, need_reference, to_arrays
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights
 from bottlegan.onboarding.fit import onboard
 from bottlegan.training.distill import as_bottlegan
@@ -25,10 +25,10 @@ class Contribution:
 
 
 def contribute(
-    images: Sequence[Levels],
+    images: Sequence[Pixels],
     config: Phase1Config,
     *,
-    reference_set: Sequence[Levels] | None,
+    reference_set: Sequence[Pixels] | None,
     prior: ModelWeights,
     seed: int,
     progress: Progress | None = None,

@@ -13,7 +13,7 @@ from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.staining import Staining
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.networks import Built, exchanged
 from bottlegan.training.adam import Adam
 from bottlegan.training.fixmatch import unlabeled_loss
@@ -26,7 +26,7 @@ class Lab:
 
     name: str
     labeled: Sequence[Labeled]
-    unlabeled: Sequence[Levels]
+    unlabeled: Sequence[Pixels]
     test: Sequence[Labeled]
     staining: Staining = field(default_factory=Staining)
 

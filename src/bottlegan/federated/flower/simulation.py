@@ -17,7 +17,7 @@ from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.rounds import State
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 
 POLL_SECONDS = 0.02
 START_SECONDS = 300.0
@@ -36,7 +36,7 @@ def run(
     config: FederationConfig,
     folder: Path,
     *,
-    reference_set: Sequence[Levels] | None = None,
+    reference_set: Sequence[Pixels] | None = None,
     prior: Path | None = None,
     progress: Progress | None = None,
     workers: int | None = None,

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError, InputError
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import ModelDocument
 from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.training.distill import DistillConfig, as_bottlegan
@@ -72,7 +72,7 @@ def from_arrays(arrays: Mapping[str, Tensor], config: Phase1Config) -> BottleGAN
     return model.eval()
 
 
-def need_reference(reference_set: Sequence[Levels] | None) -> Sequence[Levels]:
+def need_reference(reference_set: Sequence[Pixels] | None) -> Sequence[Pixels]:
     """Return the public reference set, which must be there if generators are uploaded."""
     if not reference_set:
         raise InputError("generators cannot be trained without a reference set; give its folder, or upload codes")

@@ -26,7 +26,7 @@ from bottlegan.federated.server.phase2 import run_phase2
 from bottlegan.federated.server.rounds import State, begin
 from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.weights import read_weights
 
@@ -36,7 +36,7 @@ def run_federation(
     config: FederationConfig,
     folder: Path,
     *,
-    reference_set: Sequence[Levels] | None = None,
+    reference_set: Sequence[Pixels] | None = None,
     prior: Path | None = None,
     progress: Progress | None = None,
     label: str = "rounds",
@@ -86,7 +86,7 @@ def keep_prior(folder: Path, prior: Path | None) -> None:
 
 
 def remove_client(
-    folder: Path, name: str, *, reference_set: Sequence[Levels] | None = None, progress: Progress | None = None
+    folder: Path, name: str, *, reference_set: Sequence[Pixels] | None = None, progress: Progress | None = None
 ) -> None:
     """Remove a client, its upload and its style from the federation in `folder`, where no run may be going on.
 

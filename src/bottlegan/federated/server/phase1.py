@@ -46,7 +46,7 @@ from bottlegan.federated.server.members import Member
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR, check_name
 from bottlegan.models.weights import read_document
 from bottlegan.onboarding.verdict import Verdict
@@ -60,7 +60,7 @@ def run_phase1(
     folder: Path,
     roster: Roster | None = None,
     *,
-    reference_set: Sequence[Levels] | None = None,
+    reference_set: Sequence[Pixels] | None = None,
     progress: Progress | None = None,
 ) -> Roster:
     """Take in all clients that are there and not known yet, and bring everybody's styles up to date.

@@ -20,7 +20,7 @@ from bottlegan.federated.server.outcome import describe_network, format_scores
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, begin, run_round
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.network_file import save_network
 
 
@@ -30,7 +30,7 @@ def run_phase2(
     folder: Path,
     roster: Roster,
     *,
-    reference_set: Sequence[Levels] | None = None,
+    reference_set: Sequence[Pixels] | None = None,
     progress: Progress | None = None,
     label: str = "rounds",
 ) -> State:

@@ -14,14 +14,14 @@ from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.uploads import UploadStore
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.files import to_weights
 from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
 from bottlegan.training.distill import distill
 
 
 def assemble_styles(
-    folder: Path, config: FederationConfig, reference_set: Sequence[Levels] | None, progress: Progress
+    folder: Path, config: FederationConfig, reference_set: Sequence[Pixels] | None, progress: Progress
 ) -> str | None:
     """Make the global BottleGAN in `folder` of all uploads there, unless it is of these; return its digest."""
     path, uploads = folder / STYLES, UploadStore(folder / UPLOADS)
@@ -50,7 +50,7 @@ def assemble(
     contributions: Mapping[str, dict[str, Tensor]],
     config: Phase1Config,
     *,
-    reference_set: Sequence[Levels] | None,
+    reference_set: Sequence[Pixels] | None,
     prior: ModelWeights,
     seed: int,
     progress: Progress | None = None,

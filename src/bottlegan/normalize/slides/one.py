@@ -11,7 +11,7 @@ from pathlib import Path
 from bottlegan import __version__
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json, Progress
-from bottlegan.imaging.files import Levels
+from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.choice import ChosenMap, MakeMap
 from bottlegan.slides.grid import Grid, Region, Size, parse_region
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, open_slide, read_all_but_broken
@@ -71,7 +71,7 @@ def map_slide(
         form = choose_form(slide, grid, options, target)
         color_map = make_map(slide)
 
-        def make(places: range) -> list[Levels]:
+        def make(places: range) -> list[Pixels]:
             return [map_tile(slide, grid[place], color_map, options, broken) for place in places]
 
         with writing_pyramid(target, form, _write_note(slide, grid, color_map, form)) as writer:
@@ -84,7 +84,7 @@ def map_slide(
     return SlideResult(megapixels, time.perf_counter() - start, color_map.note, broken)
 
 
-def map_tile(slide: Slide, region: Region, color_map: ChosenMap, options: SlideOptions, broken: list[Broken]) -> Levels:
+def map_tile(slide: Slide, region: Region, color_map: ChosenMap, options: SlideOptions, broken: list[Broken]) -> Pixels:
     """Return a tile (H, W, 3), mapped; what cannot be read is white, and added to `broken`."""
     if options.strict:
         return color_map.convert(slide.read(region))
