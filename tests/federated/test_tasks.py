@@ -268,7 +268,7 @@ def test_bad_input_is_told_in_one_line_at_the_server_and_in_the_lab(
     assert said.startswith("bottlegan: ")
     assert server in said
     if own:
-        told = (found["dark"].parent / "state" / "lab.jsonl").read_text()
+        told = (found["dark"].parent / "state" / "errors.jsonl").read_text()
         assert own in told
         # Nothing of the lab's files is told to the server.
         assert str(tmp_path / "labs") not in said

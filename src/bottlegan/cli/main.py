@@ -5,6 +5,7 @@ import sys
 import typer
 
 from bottlegan import __version__
+from bottlegan.cli.audit import audit
 from bottlegan.cli.bench import bench
 from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
@@ -43,6 +44,7 @@ app.command()(info)
 app.command()(lut)
 app.command()(export)
 app.command()(simulate)
+app.command()(audit)
 app.command()(evaluate)
 app.command()(drift)
 app.command("train-prior")(train_prior)

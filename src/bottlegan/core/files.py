@@ -56,6 +56,19 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         ) from None
 
 
+@contextmanager
+def keeping_private() -> Iterator[None]:
+    """Let only their owner read the files (0600) and folders (0700) that this process makes in the block.
+
+    What other packages write is private, too: it is the process's own setting that changes.
+    """
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write `text` to `path` as UTF-8, whole or not at all."""
     with replacing(path) as temporary:

@@ -4,12 +4,13 @@ Work takes a `Progress` and calls `track` around its loops and `event` at what i
 where, is the caller's business: the command line passes a Rich progress bar, tests pass nothing and get `Silent`.
 """
 
-import json
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self, TypeVar
+
+from bottlegan.core.audit import Chain
 
 Item = TypeVar("Item")
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
@@ -50,17 +51,15 @@ class Silent:
 
 
 class EventLog(Silent):
-    """Appends each event to a file as one JSON object a line, flushed, so that a crash loses nothing."""
+    """Appends each event to a file as one JSON object a line, chained to the one before: see `audit`."""
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending; its folder must exist."""
-        self._file = path.open("a", encoding="utf-8")
+        self._chain = Chain(path)
 
     def event(self, kind: str, **fields: Json) -> None:
-        """Append the event with the time in seconds since 1970."""
-        record = {"time": round(time.time(), 3), "kind": kind, **fields}
-        self._file.write(json.dumps(record, allow_nan=False) + "\n")
-        self._file.flush()
+        """Append the event with the time in seconds since 1970; it is on disk when this returns."""
+        self._chain.append({"time": round(time.time(), 3), "kind": kind, **fields})
 
     def __enter__(self) -> Self:
         """Return the open log."""
@@ -73,4 +72,4 @@ class EventLog(Silent):
         trace: TracebackType | None,
     ) -> None:
         """Close the file."""
-        self._file.close()
+        self._chain.close()

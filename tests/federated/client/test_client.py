@@ -58,8 +58,8 @@ def equal(a: Reply, b: Reply) -> bool:
     return a.arrays.keys() == b.arrays.keys() and all(torch.equal(a.arrays[name], b.arrays[name]) for name in a.arrays)
 
 
-def logged(client: Client) -> list[dict[str, object]]:
-    return [json.loads(line) for line in (client.state / "lab.jsonl").read_text().splitlines()]
+def logged(client: Client, log: str = "lab") -> list[dict[str, object]]:
+    return [json.loads(line) for line in (client.state / f"{log}.jsonl").read_text().splitlines()]
 
 
 def test_joining_counts_the_images(labs: dict[str, Path]) -> None:
@@ -86,7 +86,7 @@ def test_what_differs_from_the_server_is_refused_by_name_in_both_logs(
     with pytest.raises(RefusalError, match=said):
         client.answer(joining("lab-01", **change))
     assert logged(client)[-1]["kind"] == "refusal"
-    assert re.search(said, str(logged(client)[-1]["text"]))
+    assert re.search(said, str(logged(client, "errors")[-1]["text"]))
     assert not (client.state / "membership.json").exists()
 
 
@@ -240,7 +240,7 @@ def test_generators_need_the_reference_set(labs: dict[str, Path]) -> None:
     client = join(open_client(path), "lab-01")
     with pytest.raises(FederationError, match="contribute ended with InputError"):
         client.answer(ask("contribute", config))
-    assert "reference set" in str(logged(client)[-1]["text"])
+    assert "reference set" in str(logged(client, "errors")[-1]["text"])
 
 
 def test_what_goes_wrong_tells_nothing_of_the_labs_files(labs: dict[str, Path], tiny: Phase2Config) -> None:
@@ -263,7 +263,18 @@ def test_what_goes_wrong_tells_nothing_of_the_labs_files(labs: dict[str, Path], 
         assert not [part for part in (*folder.parts[1:], image.name, image.stem, "/") if part in said]
     failures = [each for each in logged(client) if each["kind"] in ("failure", "refusal")]
     assert len(failures) == len(requests)
-    assert image.name in str(failures[0]["text"])
+    assert image.name in str(logged(client, "errors")[0]["text"])
+    shown = (client.state / "lab.jsonl").read_text()
+    assert not [part for part in (*folder.parts[1:], image.name) if part in shown]
+
+
+def test_only_its_owner_can_read_what_a_lab_keeps(labs: dict[str, Path], tiny: Phase2Config) -> None:
+    client = join(open_client(labs["lab-01"]), "lab-01")
+    with pytest.raises(FederationError):
+        client.answer(Request("contribute"))
+    kept = [client.state, *client.state.rglob("*")]
+    assert len(kept) > 3
+    assert [path for path in kept if path.stat().st_mode & 0o077] == []
 
 
 def test_the_lab_can_read_what_left_it(labs: dict[str, Path], tiny: Phase2Config) -> None:

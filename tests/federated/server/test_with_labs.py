@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from bottlegan.core.audit import verify
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError, ModelFileError
 from bottlegan.federated.client.client import open_client
@@ -126,6 +127,8 @@ def test_a_run_leaves_a_network_its_history_and_its_scores(
     assert [line.split()[0] for line in text.splitlines()[3:]] == [*sorted(labs), "all"]
     events = [json.loads(line)["kind"] for line in (folder / "federation.jsonl").read_text().splitlines()]
     assert events == ["begun"] + ["upload"] * 3 + ["styles"] + ["round"] * 3 + ["finished"]
+    assert verify(folder / "federation.jsonl").lines == len(events)
+    assert [path for path in (folder, *folder.rglob("*")) if path.stat().st_mode & 0o077] == []
 
 
 def test_a_run_is_the_same_whatever_the_order_of_its_labs(

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from bottlegan.core.config import Document, document, load, parse, to_json
 from bottlegan.core.errors import FederationError, InputError
-from bottlegan.core.files import make_folder, replacing, write_text
+from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
 from bottlegan.core.progress import EventLog, Json
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
 from bottlegan.federated.client.kept_images import KeptImages
@@ -71,26 +71,32 @@ class Client:
     def __init__(self, holdings: Holdings, state: Path, stain: Stain = stain_with) -> None:
         """Take what the lab holds, the folder for what it keeps, and how it handles stain."""
         self.holdings, self.state, self.stain = holdings, state, stain
-        make_folder(state)
+        with keeping_private():
+            make_folder(state)
         self.layers = OwnLayers(state / "own_layers.safetensors")
         self._opened: tuple[object, Lab] | None = None
 
     def answer(self, request: Request) -> Reply:
         """Return what the server asks for, or raise a `FederationError` that tells nothing of the lab's files.
 
-        What went wrong in full, and what was sent to whom, is in `lab.jsonl` in the state folder.
+        All that was sent is in `lab.jsonl` in the state folder, which may be shown to others. What went wrong in full
+        is in `errors.jsonl` beside it, which may name a patient's file.
         """
+        with keeping_private():
+            return self._answer_told(request)
+
+    def _answer_told(self, request: Request) -> Reply:
         try:
             reply = self._answer(request)
             sizes: dict[str, Json] = {name: tensor.nbytes for name, tensor in reply.arrays.items()}
-            self._record("reply", request=request.kind, bytes=sizes, numbers=dict(reply.numbers))
+            self._record(self._log, "reply", request=request.kind, bytes=sizes, numbers=dict(reply.numbers))
         except RefusalError as error:
-            self._tell(request, "refusal", error.__cause__ or error)
             failure: FederationError = RefusalError(error.reason)
+            self._tell(request, "refusal", error.__cause__ or error, failure)
         except Exception as error:
             # Its text may name a patient's file.
-            self._tell(request, "failure", error)
             failure = FederationError(f"{request.kind} ended with {type(error).__name__}; the lab's own log says why")
+            self._tell(request, "failure", error, failure)
         else:
             return reply
         # Outside of the handler, so that the error is not its context either.
@@ -239,6 +245,10 @@ class Client:
         return self.state / "lab.jsonl"
 
     @property
+    def _errors(self) -> Path:
+        return self.state / "errors.jsonl"
+
+    @property
     def _membership(self) -> Path:
         return self.state / "membership.json"
 
@@ -246,14 +256,15 @@ class Client:
     def _styles(self) -> Path:
         return self.state / "styles.safetensors"
 
-    def _tell(self, request: Request, kind: str, error: BaseException) -> None:
-        """Say in the lab, and only there, what went wrong in full."""
+    def _tell(self, request: Request, kind: str, error: BaseException, said: FederationError) -> None:
+        """Keep what the server is told, and say in the lab, and only there, what went wrong in full."""
         console.error("%s: %s", request.kind, " ".join(str(error).split()))
-        self._record(kind, request=request.kind, error=type(error).__name__, text=str(error))
+        self._record(self._log, kind, request=request.kind, said=str(said))
+        self._record(self._errors, kind, request=request.kind, error=type(error).__name__, text=str(error))
 
-    def _record(self, kind: str, **fields: Json) -> None:
+    def _record(self, path: Path, kind: str, **fields: Json) -> None:
         # A disk that is full must not keep the lab from saying that something failed.
-        with suppress(OSError), EventLog(self._log) as log:
+        with suppress(OSError), EventLog(path) as log:
             log.event(kind, **fields)
 
 

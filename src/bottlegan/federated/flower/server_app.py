@@ -12,6 +12,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from bottlegan.core.config import document, parse
 from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.files import keeping_private
 from bottlegan.data.patches import list_patches
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.flower.exchange import FlowerExchange
@@ -75,7 +76,7 @@ def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: Server
         )
     draw_network(config.phase2, config.seed)  # what cannot be built is told before anybody is waited for
     patches = list_patches(Path(server.reference)) if server.reference else []
-    with logging_to(folder):
+    with keeping_private(), logging_to(folder):
         found = exchange.wait(server.clients, server.wait)
     log.info("%d clients are connected: %s", len(found), ", ".join(found))
     reference_set = [patch.read_image() for patch in patches] or None

@@ -6,7 +6,7 @@ from pathlib import Path
 from bottlegan import __version__
 from bottlegan.core.config import load, to_json
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import make_folder, replacing, write_text
+from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs
@@ -46,7 +46,7 @@ def run_federation(
     Args:
         exchange: Reaches the clients.
         config: What to do; in a folder that holds a run already, it must be the same.
-        folder: Where the run is kept.
+        folder: Where the run is kept, for its owner's eyes only.
         reference_set: The public reference set C, which upload = "generators" needs.
         prior: The model file that styles are fitted to, which labs are sent; by default the one that is shipped.
         progress: Where to report progress; events are also appended to the log in `folder`.
@@ -55,13 +55,16 @@ def run_federation(
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
     begin(config)  # a network that cannot be built is told before anybody is asked for anything
-    keep_prior(folder, prior)
-    keep_config(folder, config)
-    with logging_to(folder, progress) as told:
-        told.event(BEGUN, version=__version__, rounds=config.phase2.rounds)
-        roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=told)
-        state = run_phase2(exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label)
-        told.event(FINISHED)
+    with keeping_private():
+        keep_prior(folder, prior)
+        keep_config(folder, config)
+        with logging_to(folder, progress) as told:
+            told.event(BEGUN, version=__version__, rounds=config.phase2.rounds)
+            roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=told)
+            state = run_phase2(
+                exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label
+            )
+            told.event(FINISHED)
     return state
 
 

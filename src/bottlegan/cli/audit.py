@@ -1,0 +1,39 @@
+"""`bottlegan audit`: has a log been changed?"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def audit(
+    log: Annotated[
+        Path, typer.Argument(help="A log (.jsonl), or a folder: all logs in it are checked.", show_default=False)
+    ],
+    head: Annotated[
+        str | None,
+        typer.Option(help="A head that was noted earlier; the log must still hold that line.", show_default=False),
+    ] = None,
+) -> None:
+    """Check that no line of a log was changed, added, moved or removed, and print its head.
+
+    Every line holds the SHA-256 of the line before it. Note the head somewhere else, on paper or with a partner: with
+    it, a log that was cut off or written anew is found, too. The status is 2 if a log was changed.
+
+    Example: bottlegan audit server/run/federation.jsonl
+    Example: bottlegan audit run --head 6b0f...
+    """
+    from bottlegan.core.audit import verify
+    from bottlegan.core.errors import InputError, MissingError
+
+    logs = sorted(log.rglob("*.jsonl")) if log.is_dir() else [log]
+    if not logs:
+        raise MissingError(f"{log}: holds no log (*.jsonl); check the path")
+    if head is not None and len(logs) > 1:
+        raise InputError(f"{log}: holds {len(logs)} logs, and --head belongs to one; name it")
+    for path in logs:
+        found = verify(path, head)
+        typer.echo(f"{path}: {found.lines} lines, none was changed")
+        typer.echo(f"  head {found.head}")
+        for line in found.torn:
+            typer.echo(f"  line {line} was cut short while it was written, by a crash or a full disk")
