@@ -8,11 +8,9 @@ import typer
 from bottlegan.cli.options import check_paths
 
 deploy = typer.Typer(no_args_is_help=True, help="Start a federation of real labs, over the network.")
-
-
-@deploy.callback()
-def _root() -> None:
-    pass
+Folder = Annotated[Path, typer.Argument(help="What `deploy init` has written.", show_default=False)]
+Token = Annotated[Path, typer.Option(help="File with the operator's token.", show_default=False)]
+PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
 
 @deploy.command("init")
@@ -44,3 +42,95 @@ def init(
     check_paths(prior)
     write(folder, host, [lab.strip() for lab in labs.split(",") if lab.strip()], asked.federation, prior)
     typer.echo(f"Wrote {folder}. Begin with {folder / 'README.md'}; server/ and labs/ hold secret keys.")
+
+
+@deploy.command("register")
+def register(
+    folder: Folder,
+    labs: Annotated[list[str], typer.Argument(help="Names of the labs.", show_default=False)],
+) -> None:
+    """Let labs connect, with the keys in server/keys. The SuperLink must run on this machine.
+
+    A second key under the name of a lab is refused.
+
+    Example: bottlegan deploy register consortium uppsala graz
+    """
+    from bottlegan.federated.deploy.keys import call_operator, find_server
+    from bottlegan.federated.deploy.keys import register as write
+
+    server = find_server(folder)
+    for lab, new in write(server, labs, call_operator(server)).items():
+        typer.echo(f"{lab} may connect." if new else f"{lab} could connect already.")
+
+
+@deploy.command("revoke")
+def revoke(
+    folder: Folder,
+    lab: Annotated[str, typer.Argument(help="The lab that must not connect any more.", show_default=False)],
+) -> None:
+    """Revoke a lab's key: its node is disconnected and cannot come back. The SuperLink must run on this machine.
+
+    Example: bottlegan deploy revoke consortium uppsala
+    """
+    from bottlegan.federated.deploy.keys import call_operator, find_server
+    from bottlegan.federated.deploy.keys import revoke as write
+
+    server = find_server(folder)
+    count = write(server, lab, call_operator(server))
+    typer.echo(
+        f"{lab} cannot connect any more ({count} nodes could). Its public key is in {server / 'keys' / 'revoked'}."
+    )
+    typer.echo(f"Weights that were trained with {lab} keep its influence. Its style: bottlegan remove RUN {lab}")
+
+
+@deploy.command("rotate")
+def rotate(
+    folder: Folder,
+    server: Annotated[bool, typer.Option("--server", help="A new key and certificate for the server.")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="A new token for the operator.")] = False,
+    lab: Annotated[str | None, typer.Option(help="A new key for this lab's node.", show_default=False)] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --lab: the public key that the lab has made and sent.",
+            show_default="a new key is made in the lab's folder, which must be brought there",
+        ),
+    ] = None,
+) -> None:
+    """Replace a key by a new one; the old one opens nothing any more.
+
+    Example: bottlegan deploy rotate consortium --server
+    Example: bottlegan deploy rotate consortium --lab uppsala --key uppsala.pub
+    """
+    from bottlegan.core.errors import InputError
+    from bottlegan.federated.deploy import keys
+
+    if not (server or operator or lab) or (key is not None and lab is None):
+        raise InputError("say what to replace: --server, --operator or --lab NAME (and with it, maybe, --key)")
+    if server:
+        keys.rotate_server(folder)
+        typer.echo("The server has a new certificate. Start superlink.sh anew, and reload nginx; labs need nothing.")
+    if operator:
+        keys.rotate_operator(folder)
+        typer.echo("The operator has a new token. Start superlink.sh anew.")
+    if lab is not None:
+        keys.rotate_lab(folder, lab, keys.call_operator(keys.find_server(folder)), key)
+        own = folder / "labs" / lab / "node.key"
+        how = "The key that it has made" if key is not None else f"Bring {own} there over a way that you trust; it"
+        typer.echo(f"{how} is registered, and the old one is not any more. Start the lab's node anew.")
+
+
+@deploy.command("superlink", context_settings=PASSED_ON, hidden=True)
+def superlink(context: typer.Context, token: Token) -> None:
+    """Be `flower-superlink`, but take orders only from who has the token; superlink.sh calls this."""
+    from bottlegan.federated.flower.operator import run_superlink
+
+    run_superlink(token, context.args)
+
+
+@deploy.command("flwr", context_settings=PASSED_ON, hidden=True)
+def flwr(context: typer.Context, token: Token) -> None:
+    """Be `flwr`, with the operator's token; flwr.sh calls this."""
+    from bottlegan.federated.flower.operator import run_flwr
+
+    run_flwr(token, context.args)

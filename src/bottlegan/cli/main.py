@@ -11,12 +11,14 @@ from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
 from bottlegan.cli.evaluate import evaluate
+from bottlegan.cli.exchange import exchange
 from bottlegan.cli.export import export
 from bottlegan.cli.info import info
 from bottlegan.cli.lut import lut
 from bottlegan.cli.normalize import normalize, restain
 from bottlegan.cli.onboard import onboard, train_prior
 from bottlegan.cli.predict import predict
+from bottlegan.cli.remove import remove
 from bottlegan.cli.reproduce import reproduce
 from bottlegan.cli.simulate import simulate
 from bottlegan.cli.synth import synth
@@ -45,11 +47,13 @@ app.command()(lut)
 app.command()(export)
 app.command()(simulate)
 app.command()(audit)
+app.command()(remove)
 app.command()(evaluate)
 app.command()(drift)
 app.command("train-prior")(train_prior)
 app.command()(reproduce)
 app.add_typer(deploy, name="deploy")
+app.add_typer(exchange, name="exchange")
 app.add_typer(bench, name="bench")
 app.add_typer(synth, name="synth")
 

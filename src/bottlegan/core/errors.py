@@ -2,6 +2,7 @@
 
     BottleGANError
     ├── FederationError (RuntimeError)        too few clients took part to go on
+    ├── WaitingError                          nothing is wrong, but others must answer first; exits with status 3
     └── InputError (ValueError)               what the user gave cannot be used; the command line exits with status 2
         ├── MissingError (FileNotFoundError)  a file or folder is not there, or holds nothing usable
         ├── ImageError                        a file is not an image we can work with
@@ -13,6 +14,8 @@ A message is one line that says what is wrong, what was found, and what to do ab
 builtin that a caller would expect, so `except ValueError` works without importing this module.
 """
 
+from collections.abc import Sequence
+
 
 class BottleGANError(Exception):
     """Base of all errors raised on purpose."""
@@ -20,6 +23,15 @@ class BottleGANError(Exception):
 
 class FederationError(BottleGANError, RuntimeError):
     """Too few clients took part to go on."""
+
+
+class WaitingError(BottleGANError):
+    """Clients that were asked have not answered yet. All is kept, and the same command goes on."""
+
+    def __init__(self, missing: Sequence[str]) -> None:
+        """Take the names of those that have not answered."""
+        super().__init__(f"waiting for {', '.join(missing)}")
+        self.missing = tuple(missing)
 
 
 class InputError(BottleGANError, ValueError):

@@ -8,7 +8,7 @@ from typing import Any
 
 from bottlegan.core.config import load
 from bottlegan.core.errors import InputError
-from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, holds_run
+from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Members, read_members
 from bottlegan.quality.curves import Curve, draw_curves
@@ -48,6 +48,8 @@ class RunState:
             return f"Finished after {len(self.history.rounds)} rounds."
         if last["kind"] == FAILED:
             return f"Failed after {done}: {last['text'] or last['error']}"
+        if last["kind"] == WAITING:
+            return f"Waiting for {', '.join(last['clients'])}: {done} so far."
         return f"Going on, or killed: {done} so far."
 
 

@@ -27,6 +27,8 @@ from bottlegan.federated.server.config import FederationConfig, RoundsConfig, fl
 
 ROOT = Path(__file__).parents[3]
 LABS = ["graz", "uppsala-2"]
+SCOPES = ["fe80::1%$(touch owned)", "fe80::1%`id`", "fe80::1%;id", 'fe80::1%"', "fe80::1%eth0"]
+"""The scope of an IPv6 address may be any text, and scripts would run it."""
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +44,22 @@ def test_secrets_are_for_their_owner_and_in_one_place_only(made: Path) -> None:
     assert names == {"server/ca.key", "server/server.key", *(f"labs/{lab}/node.key" for lab in LABS)}
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in secret)
     assert len({path.read_bytes() for path in secret}) == 4
+
+
+def test_only_the_owner_can_read_any_of_it(made: Path) -> None:
+    assert [path for path in (made, *made.rglob("*")) if path.stat().st_mode & 0o077] == []
+    for script in made.rglob("*.sh"):
+        # run.sh and register.sh write nothing themselves.
+        assert "umask 077\n" in script.read_text() or script.name in ("run.sh", "register.sh")
+
+
+def test_the_operators_token_is_the_servers_alone(made: Path) -> None:
+    token = (made / "server" / "operator.token").read_text().strip()
+    assert len(token) >= 32
+    found = [path for path in made.rglob("*") if path.is_file() and token.encode() in path.read_bytes()]
+    assert found == [made / "server" / "operator.token"]
+    text = (made / "server" / "superlink.sh").read_text()
+    assert "bottlegan deploy superlink --token operator.token -- --host 127.0.0.1" in text
 
 
 def test_the_servers_certificate_is_signed_for_its_host_and_its_own_machine(made: Path) -> None:
@@ -93,8 +111,8 @@ def test_scripts_are_valid_and_can_be_run(made: Path) -> None:
     for script in scripts:
         assert script.stat().st_mode & stat.S_IXUSR
         subprocess.run(["/bin/sh", "-n", script], check=True)
+    assert f"set -- {' '.join(LABS)}\n" in (made / "server" / "register.sh").read_text()
     for lab in LABS:
-        assert f"register keys/{lab}.pub consortium --name {lab}\n" in (made / "server" / "register.sh").read_text()
         assert "federation.example.org:443" in (made / "labs" / lab / "start.sh").read_text()
 
 
@@ -184,7 +202,9 @@ def test_hosts(name: str) -> None:
     check_host(name)
 
 
-@pytest.mark.parametrize("name", ["", "https://a.org", "a.org:443", "a b", "-a", "a;reboot", "$(x)", "a..b", "a" * 300])
+@pytest.mark.parametrize(
+    "name", ["", "https://a.org", "a.org:443", "a b", "-a", "a;reboot", "$(x)", "a..b", "a" * 300, *SCOPES]
+)
 def test_what_is_no_host_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="neither a host"):
         check_host(name)
@@ -212,6 +232,13 @@ def test_more_labs_in_a_round_than_there_are_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"3 clients must reply in each round, but there are 2; lower rounds.least"):
         deploy(tmp_path / "new", "a.org", LABS, config)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("name", ['a"b', "a$b", "a;b", "a{b", "a\\b", "a\nb"])
+def test_a_path_that_nginx_would_misread_is_refused(name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be used"):
+        deploy(tmp_path / name, "a.org", LABS, FederationConfig())
+    assert not (tmp_path / name).exists()
 
 
 def test_a_folder_in_use_is_left_alone(

@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from bottlegan.core.errors import InputError
+
 YEARS = 3
 LOOPBACK = ("localhost", "127.0.0.1")
 """Names under which the server's own machine reaches it: that of the operator's commands, and of nginx."""
@@ -67,6 +69,26 @@ def write_authority(found: Authority, certificate: Path, key: Path) -> None:
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     write_secret(key, encoded)
+
+
+def read_authority(certificate: Path, key: Path) -> Authority:
+    """Return a certificate and its key, as `write_authority` wrote them."""
+    try:
+        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        secret = serialization.load_pem_private_key(key.read_bytes(), None)
+    except ValueError:
+        raise InputError(f"{key}: is not the key of {certificate}, or one of them is damaged") from None
+    if not isinstance(secret, ec.EllipticCurvePrivateKey) or secret.public_key() != found.public_key():
+        raise InputError(f"{key}: is not the key of {certificate}")
+    return Authority(found, secret)
+
+
+def read_host(certificate: Path) -> str:
+    """Return the host that a server's certificate is for."""
+    found = x509.load_pem_x509_certificate(certificate.read_bytes())
+    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    first = names[0].value
+    return str(first)
 
 
 def write_node_key(private: Path, *public: Path) -> None:

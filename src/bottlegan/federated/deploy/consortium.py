@@ -9,29 +9,30 @@ from pathlib import Path
 from typing import Any
 
 import tomli_w
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bottlegan import __version__
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import make_folder, write_text
+from bottlegan.core.files import keeping_private, make_folder, write_text
 from bottlegan.federated.deploy.certificates import make_authority, make_server, write_authority, write_node_key
+from bottlegan.federated.deploy.keys import PORT, record, write_token
+from bottlegan.federated.deploy.render import render
 from bottlegan.federated.flower.server_app import ServerConfig
+from bottlegan.federated.protocol.names import check_lab
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs, to_tables
 from bottlegan.federated.server.folder import OWN_PRIOR
 from bottlegan.imaging.files import MASK_ENDING
 from bottlegan.models.weights import read_weights
 
-PORT = 9092
-"""Where the SuperLink listens on its own machine's loopback."""
+UNSAFE = frozenset('"$\\;{}\n')
+"""Characters that mean something to nginx, even in quotes."""
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
-LAB = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfig, prior: Path | None = None) -> None:
     """Write what the server and each lab need to `folder`, which must be empty or not there yet.
 
-    With a `prior`, labs are sent that one and fit their styles to it.
+    With a `prior`, labs are sent that one and fit their styles to it. Only the owner may read any of it.
     """
     check_host(host)
     check_labs(labs)
@@ -40,8 +41,17 @@ def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfi
         raise InputError(f"{folder}: is there already and not empty; keys in it may be in use, choose another folder")
     if prior is not None:
         read_weights(prior)  # what is no model is refused now, and not by every lab
+    if odd := UNSAFE & set(str(folder.resolve())):
+        raise InputError(f"{folder}: a path with {' '.join(sorted(odd))!r} cannot be used; choose another folder")
+    with keeping_private():
+        _write(folder, host, labs, config, prior)
+
+
+def _write(folder: Path, host: str, labs: Sequence[str], config: FederationConfig, prior: Path | None) -> None:
     server = folder / "server"
     make_folder(server / "keys")
+    write_token(server)
+    record(server, "begun", host=host, labs=list(labs))
     authority = make_authority(host)
     write_authority(authority, server / "ca.crt", server / "ca.key")
     own = make_server(host, authority)
@@ -56,7 +66,7 @@ def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfi
         "expires": own.certificate.not_valid_after_utc.date(),
     }
     for name in ("superlink.sh", "flwr.sh", "register.sh", "run.sh", "nginx.conf"):
-        _render(name, server / name, values)
+        render(name, server / name, values)
     if prior is not None:
         shutil.copyfile(prior, server / OWN_PRIOR)
     write_app(server / "app", config, ServerConfig(clients=len(labs), prior=OWN_PRIOR if prior else ""))
@@ -65,10 +75,10 @@ def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfi
         make_folder(own_folder)
         write_node_key(own_folder / "node.key", own_folder / "node.key.pub", server / "keys" / f"{lab}.pub")
         (own_folder / "ca.crt").write_bytes((server / "ca.crt").read_bytes())
-        _render("supernode.sh", own_folder / "start.sh", values)
-        _render("lab.toml", own_folder / "lab.toml", values)
-        _render("it.md", own_folder / "README.md", values | {"lab": lab})
-    _render("README.md", folder / "README.md", values)
+        render("supernode.sh", own_folder / "start.sh", values)
+        render("lab.toml", own_folder / "lab.toml", values)
+        render("it.md", own_folder / "README.md", values | {"lab": lab})
+    render("README.md", folder / "README.md", values)
 
 
 def write_app(folder: Path, config: FederationConfig, server: ServerConfig) -> None:
@@ -107,7 +117,8 @@ def describe_app(config: FederationConfig, server: ServerConfig) -> dict[str, An
 def check_host(host: str) -> None:
     """Refuse what is neither an IP address nor a host's name."""
     try:
-        ipaddress.ip_address(host)
+        # The scope of an IPv6 address, which comes after %, may be any text; and means something on one machine only.
+        ipaddress.ip_address("no address" if "%" in host else host)
     except ValueError:
         if len(host) > 253 or not all(LABEL.fullmatch(part) for part in host.split(".")):
             raise InputError(
@@ -119,19 +130,6 @@ def check_host(host: str) -> None:
 def check_labs(labs: Sequence[str]) -> None:
     """Refuse names that would not make a folder or a word of a command."""
     for lab in labs:
-        if not LAB.fullmatch(lab):
-            raise InputError(
-                f"a lab cannot be called {lab[:80]!r}; use letters, digits, - and _, beginning with neither"
-            )
+        check_lab(lab)
     if len({lab.lower() for lab in labs}) < len(labs):
         raise InputError("two labs have the same name; names must differ in more than case")
-
-
-def _render(template: str, path: Path, values: dict[str, Any]) -> None:
-    # Commands and pages in Markdown: HTML's escapes would spoil them, and all values have been checked.
-    environment = Environment(  # noqa: S701
-        loader=PackageLoader("bottlegan.federated.deploy"), undefined=StrictUndefined, keep_trailing_newline=True
-    )
-    write_text(path, environment.get_template(f"{template}.j2").render(values))
-    if path.suffix == ".sh":
-        path.chmod(0o755)

@@ -7,14 +7,16 @@ from bottlegan import __version__
 from bottlegan.core.config import load, to_json
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
-from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.progress import EventLog, Progress, Silent
 from bottlegan.federated.protocol.exchange import Exchange
 from bottlegan.federated.server.config import FederationConfig, check_enough_labs
 from bottlegan.federated.server.folder import (
     BEGUN,
     CONFIG,
     FINISHED,
+    LOG,
     OWN_PRIOR,
+    REMOVED,
     UPLOADS,
     find_prior,
     holds_run,
@@ -99,9 +101,11 @@ def remove_client(
     if name not in members.clients:
         known = ", ".join(sorted(members.clients)) or "none"
         raise InputError(f"{folder}: has no client called {name}; there are: {known}")
-    kept = {each: member for each, member in members.clients.items() if each != name}
-    write_members(folder, Members(clients=kept, removed=(*members.removed, name)))
-    uploads = UploadStore(folder / UPLOADS)
-    if name in uploads.names():
-        uploads.remove(name)
-    assemble_styles(folder, load(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
+    with keeping_private(), EventLog(folder / LOG) as log:
+        kept = {each: member for each, member in members.clients.items() if each != name}
+        write_members(folder, Members(clients=kept, removed=(*members.removed, name)))
+        uploads = UploadStore(folder / UPLOADS)
+        if name in uploads.names():
+            uploads.remove(name)
+        assemble_styles(folder, load(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
+        log.event(REMOVED, client=name)

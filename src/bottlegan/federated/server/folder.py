@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bottlegan.core.errors import WaitingError
 from bottlegan.core.files import make_folder
 from bottlegan.core.progress import EventLog, Item, Json, Progress, Silent, Unit
 from bottlegan.models.document import PRIOR
@@ -25,7 +26,7 @@ UPLOADS, STYLES = "uploads", "styles.safetensors"
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
 OWN_PRIOR = "prior.safetensors"
 NETWORK, SCORES = "network.safetensors", "scores.txt"
-BEGUN, FINISHED, FAILED = "begun", "finished", "failed"
+BEGUN, WAITING, FINISHED, FAILED, REMOVED = "begun", "waiting", "finished", "failed", "removed"
 """Events of a whole run."""
 
 
@@ -47,6 +48,9 @@ def logging_to(folder: Path, progress: Progress | None = None) -> Iterator[Progr
         told = _Both(progress or Silent(), log)
         try:
             yield told
+        except WaitingError as error:
+            told.event(WAITING, clients=list(error.missing))
+            raise
         except BaseException as error:
             told.event(FAILED, error=type(error).__name__, text=" ".join(str(error).split()))
             raise

@@ -1,0 +1,42 @@
+"""`bottlegan remove`: a lab leaves a federation."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def remove(
+    run: Annotated[Path, typer.Argument(help="Folder of the run, which must not be going on.", show_default=False)],
+    lab: Annotated[str, typer.Argument(help="The lab that leaves.", show_default=False)],
+    reference: Annotated[
+        Path | None,
+        typer.Option(help='Folder with the public reference set, which phase1.upload = "generators" needs.'),
+    ] = None,
+) -> None:
+    """Remove a lab from a federation: its upload and its style are deleted, and it is not asked again.
+
+    Weights that were trained with it keep its influence; only training anew without it would take that away.
+
+    Example: bottlegan remove run uppsala
+    """
+    from bottlegan.core.config import load
+    from bottlegan.core.errors import MissingError
+    from bottlegan.data.patches import list_patches
+    from bottlegan.federated.server.federation import remove_client
+    from bottlegan.federated.server.folder import HISTORY, holds_run
+    from bottlegan.federated.server.history import History
+
+    if not holds_run(run):
+        raise MissingError(f"{run}: holds no run of a federation; give the folder of one")
+    public = None if reference is None else [patch.read_image() for patch in list_patches(reference)]
+    remove_client(run, lab, reference_set=public)
+    typer.echo(f"{lab} is removed from {run}: its upload and its style are deleted, and it is not asked again.")
+    history = load(History, run / HISTORY) if (run / HISTORY).exists() else History()
+    rounds = sum(lab in each.trained for each in history.rounds)
+    if rounds:
+        typer.echo(
+            f"It has trained in {rounds} of {len(history.rounds)} rounds. The weights keep its influence; "
+            "to be rid of it, train anew without it, in another folder."
+        )
+    typer.echo("Its key still works: bottlegan deploy revoke, or bottlegan exchange revoke.")

@@ -1,0 +1,155 @@
+"""The server's side: asks labs by bundles, and runs the one federation that there is over that."""
+
+import hashlib
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bottlegan.core.config import document, load, to_json
+from bottlegan.core.errors import InputError, WaitingError
+from bottlegan.core.files import keeping_private, make_folder, write_text
+from bottlegan.core.progress import Progress
+from bottlegan.federated.folder.bundle import BundleError
+from bottlegan.federated.folder.channel import Channel
+from bottlegan.federated.folder.home import Home
+from bottlegan.federated.folder.payload import pack_request, unpack_reply
+from bottlegan.federated.protocol.exchange import Absence, Reply, Request
+from bottlegan.federated.server.config import FederationConfig
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.rounds import State
+from bottlegan.imaging.files import Pixels
+
+RUN = "exchange.json"
+DAY = 86400.0
+POLL_SECONDS = 1.0
+
+
+@document
+class RunName:
+    """What tells a run from any other."""
+
+    run: str
+
+
+class FolderExchange:
+    """Labs that are reached through a folder.
+
+    Whatever was asked stays asked: the same request, made again by a server that was started anew, is not sent again,
+    and its reply is found where it was kept. So a federation can stop whenever it waits for a lab, and go on later.
+    """
+
+    def __init__(self, home: Home, shared: Path, run: str, *, patience: float = 14 * DAY, wait: float = 0.0) -> None:
+        """Reach all labs that the home trusts.
+
+        Args:
+            home: The server's own.
+            shared: The folder that is carried or synchronized.
+            run: Which run this is.
+            patience: Seconds from when a lab was asked until it counts as absent.
+            wait: Seconds to wait for replies in this process, before `WaitingError` says who is missing.
+        """
+        self.channels = {name: Channel(home, card, shared) for name, card in home.trusted().items()}
+        self.run, self.patience, self.wait = run, patience, wait
+
+    def clients(self) -> list[str]:
+        """Return the names of all labs that are trusted."""
+        return sorted(self.channels)
+
+    def most(self) -> int:
+        """Return how many labs are trusted."""
+        return len(self.channels)
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        """Return what labs have answered; the deadline is that of a network, and patience goes instead of it."""
+        asked = self._ask_all(requests)
+        end = time.monotonic() + self.wait
+        while True:
+            found = {name: self._find(self.channels[name], digest) for name, digest in asked.items()}
+            answers = {name: reply for name, reply in found.items() if reply is not None}
+            if len(answers) == len(asked):
+                return answers
+            if time.monotonic() >= end:
+                raise WaitingError(sorted(found.keys() - answers.keys()))
+            time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+
+    def _ask_all(self, requests: Mapping[str, Request]) -> dict[str, str]:
+        """Send requests, but for those that were sent before, and return their digests by lab."""
+        asked: dict[str, str] = {}
+        last: tuple[Request, bytes, str] | None = None
+        for name, request in requests.items():
+            # Requests are often one and the same for all labs: pack it once.
+            if last is None or last[0] is not request:
+                content = pack_request(request, self.run)
+                last = request, content, hashlib.sha256(content).hexdigest()
+            _, content, digest = last
+            channel = self.channels[name]
+            if digest in channel.ledger.asked:
+                channel.publish()
+            else:
+                channel.send("request", digest, content)
+            asked[name] = digest
+        return asked
+
+    def _find(self, channel: Channel, digest: str) -> Reply | Absence | None:
+        """Return the reply to a request; an absence if the lab says so or is too late; None if it may come yet."""
+        for arrival in channel.arrivals("reply"):
+            kept = channel.replies / f"{arrival.envelope.request}.bundle"
+            known = arrival.envelope.request in channel.ledger.asked
+            # A lab may try again what has failed there, but not change what it has said.
+            if known and (not kept.exists() or isinstance(unpack_reply(channel.reopen(kept).content), Absence)):
+                channel.keep(arrival, kept)
+            channel.accept(arrival)
+            self._prune(channel)
+        kept = channel.replies / f"{digest}.bundle"
+        if kept.exists():
+            try:
+                return unpack_reply(channel.reopen(kept).content)
+            except BundleError as error:
+                kept.unlink()
+                channel.forget(digest)
+                raise InputError(
+                    f"{kept}: {error}; it was removed, and the lab is asked again when the command is"
+                ) from None
+        late = time.time() - channel.ledger.asked[digest].time
+        return Absence(f"no reply after {late / DAY:.1f} days") if late >= self.patience else None
+
+    def _prune(self, channel: Channel) -> None:
+        """Delete replies to requests that are forgotten."""
+        for path in channel.replies.glob("*.bundle"):
+            if path.stem not in channel.ledger.asked:
+                path.unlink(missing_ok=True)
+
+
+def serve(
+    home: Home,
+    shared: Path,
+    config: FederationConfig,
+    folder: Path,
+    *,
+    patience: float = 14 * DAY,
+    wait: float = 0.0,
+    reference_set: Sequence[Pixels] | None = None,
+    prior: Path | None = None,
+    progress: Progress | None = None,
+) -> State:
+    """Run a federation of all labs that `home` trusts, as far as it gets; the same call goes on with it.
+
+    Raises:
+        WaitingError: It cannot go on before labs have answered. All that was done is kept.
+    """
+    if home.config.lab is not None:
+        raise InputError(f"{home.folder}: is the home of a lab; give the server's")
+    if not home.trusted():
+        raise InputError(f"{home.folder}: trusts no lab yet; take in each lab's card: bottlegan exchange trust")
+    exchange = FolderExchange(home, shared, _name_run(folder), patience=patience, wait=wait)
+    return run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
+
+
+def _name_run(folder: Path) -> str:
+    """Return the name of the run in `folder`, which gets one if it has none."""
+    with keeping_private():
+        make_folder(folder)
+        if not (folder / RUN).exists():
+            write_text(folder / RUN, to_json(RunName(run=secrets.token_hex(16))))
+    return load(RunName, folder / RUN).run

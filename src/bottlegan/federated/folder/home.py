@@ -1,0 +1,170 @@
+"""The home of one side of an exchange: its keys, whom it trusts, how far it got with each, and its log.
+
+| file | holds |
+| --- | --- |
+| NAME.card | the side's own card, public: the others need it |
+| secret.json | its secret keys |
+| home.json, lab.toml | what it is: a server, or a lab and where its images are |
+| trusted/, revoked/ | cards of the others |
+| channels/ | how far it got with each: numbers, bundles not acknowledged yet, replies not used up yet |
+| audit.jsonl | every bundle sent, taken and refused, and every change of trust, chained |
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bottlegan.core.audit import read_head
+from bottlegan.core.config import document, load, to_json
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.files import keeping_private, make_folder, replacing_folder, write_text
+from bottlegan.core.progress import EventLog, Json
+from bottlegan.federated.deploy.render import render
+from bottlegan.federated.folder.card import Card, format_card, read_card, write_card
+from bottlegan.federated.folder.seal import Secret, make_secret
+from bottlegan.imaging.files import MASK_ENDING
+
+SECRET, SETTINGS, TRUSTED, REVOKED, AUDIT = "secret.json", "home.json", "trusted", "revoked", "audit.jsonl"
+ENDING = ".card"
+
+
+@document
+class HomeConfig:
+    """What a side is."""
+
+    name: str
+    lab: Path | None = None
+    """Its lab.toml; None for the server."""
+
+
+@document
+class SecretFile:
+    """Secret keys in hexadecimal."""
+
+    signing: str
+    sealing: str
+
+
+class Home:
+    """One side."""
+
+    def __init__(self, folder: Path) -> None:
+        """Open the home in `folder`, which `make_home` has made."""
+        if not (folder / SETTINGS).is_file():
+            raise MissingError(f"{folder}: is not the home of an exchange; make one with: bottlegan exchange init")
+        self.folder = folder
+        self.config = load(HomeConfig, folder / SETTINGS)
+        self.card = read_card(folder / f"{self.config.name}{ENDING}")
+        self.secret = _read_secret(folder / SECRET)
+        if self.secret.publish() != self.card.public:
+            raise InputError(f"{folder}: card and secret keys do not belong together; restore both from one backup")
+
+    @property
+    def card_file(self) -> Path:
+        """Where the side's own card is."""
+        return self.folder / f"{self.config.name}{ENDING}"
+
+    def trusted(self) -> dict[str, Card]:
+        """Return the cards of those that are trusted, by name."""
+        cards = [read_card(path) for path in sorted((self.folder / TRUSTED).glob(f"*{ENDING}"))]
+        return {card.name: card for card in cards}
+
+    def trust(self, card: Card, *, replacing: bool = False) -> None:
+        """Take a card in. A second key under a name that is known is refused, unless it shall replace the first."""
+        known = self.trusted()
+        if card.name == self.card.name or card.identity == self.card.identity:
+            raise InputError(f"the card is that of {self.card.name} itself, or called the same; give the other side's")
+        if card.name in known and known[card.name].identity != card.identity and not replacing:
+            raise InputError(
+                f"another key of {card.name} is trusted already ({known[card.name].fingerprint}); if {card.name} has "
+                "made new keys, which you have asked it, give --replace"
+            )
+        taken = [each.name for each in known.values() if each.identity == card.identity and each.name != card.name]
+        if taken:
+            raise InputError(f"the keys of {card.name} are trusted already, under the name {taken[0]}")
+        if self.config.lab is not None and set(known) - {card.name}:
+            raise InputError(f"a lab has one server, and this one has {', '.join(known)}; revoke that first")
+        with self.writing():
+            make_folder(self.folder / TRUSTED)
+            write_text(self.folder / TRUSTED / f"{card.name}{ENDING}", format_card(card))
+            self.record("trusted", name=card.name, fingerprint=card.fingerprint)
+
+    def revoke(self, name: str) -> Card:
+        """Stop trusting a side: nothing from it is taken any more, and nothing sealed for it."""
+        card = self.find(name)
+        with self.writing():
+            make_folder(self.folder / REVOKED)
+            (self.folder / TRUSTED / f"{name}{ENDING}").rename(
+                self.folder / REVOKED / f"{name}.{card.identity[:8]}{ENDING}"
+            )
+            self.record("revoked", name=name, fingerprint=card.fingerprint)
+        return card
+
+    def find(self, name: str) -> Card:
+        """Return the card of one that is trusted."""
+        known = self.trusted()
+        if name not in known:
+            raise InputError(f"{self.folder}: trusts nobody called {name}; there are: {', '.join(known) or 'none'}")
+        return known[name]
+
+    def rotate(self) -> None:
+        """Make new keys. The others need the new card; what is sealed for the old keys cannot be read any more."""
+        with self.writing():
+            self.secret = _write_keys(self.folder, self.config.name)
+            self.card = read_card(self.card_file)
+            self.record("new keys", fingerprint=self.card.fingerprint)
+
+    def audit_head(self) -> str:
+        """Return the head of the log."""
+        return read_head(self.folder / AUDIT)
+
+    def record(self, kind: str, **fields: Json) -> None:
+        """Append to the log."""
+        with EventLog(self.folder / AUDIT) as log:
+            log.event(kind, **fields)
+
+    @contextmanager
+    def writing(self) -> Iterator[None]:
+        """Let only the owner read what is written in the block."""
+        with keeping_private():
+            yield
+
+
+def make_home(folder: Path, name: str, lab: Path | None = None, *, server: bool = False) -> Home:
+    """Make the home of a side, with new keys, in a folder that is empty or not there yet.
+
+    A lab that has no lab.toml gets one in there, to be filled in.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already and not empty; choose another folder")
+    if lab is not None and not lab.is_file():
+        raise MissingError(f"{lab}: there is no such lab.toml; write one, or check the path")
+    make_folder(folder.parent)
+    with keeping_private():
+        with replacing_folder(folder) as new:
+            _write_keys(new, name)
+            (new / TRUSTED).mkdir()
+            if lab is None and not server:
+                lab = folder / "lab.toml"
+                render("lab.toml", new / lab.name, {"mask": MASK_ENDING})
+            write_text(new / SETTINGS, to_json(HomeConfig(name=name, lab=None if lab is None else lab.resolve())))
+        home = Home(folder)
+        home.record("begun", name=name, fingerprint=home.card.fingerprint)
+    return home
+
+
+def _write_keys(folder: Path, name: str) -> Secret:
+    secret = make_secret()
+    card = format_card(write_card(name, secret))
+    write_text(folder / SECRET, to_json(SecretFile(signing=secret.signing.hex(), sealing=secret.sealing.hex())))
+    write_text(folder / f"{name}{ENDING}", card)
+    return secret
+
+
+def _read_secret(path: Path) -> Secret:
+    try:
+        found = load(SecretFile, path)
+        return Secret(bytes.fromhex(found.signing), bytes.fromhex(found.sealing))
+    except ValueError:
+        # Whatever is wrong with it, none of it is printed.
+        raise InputError(f"{path}: does not hold this side's keys; restore it from a backup") from None
