@@ -23,10 +23,17 @@ from bottlegan.cli.reproduce import reproduce
 from bottlegan.cli.simulate import simulate
 from bottlegan.cli.synth import synth
 from bottlegan.cli.train import train
+from bottlegan.cli.view import view
 from bottlegan.core.errors import FederationError, InputError
 
-FEDERATED = ("flwr", "ray", "cryptography")
-"""Packages of the extra of that name, which federations need and nothing else does."""
+EXTRAS = {
+    "flwr": "federated",
+    "ray": "federated",
+    "cryptography": "federated",
+    "starlette": "viewer",
+    "uvicorn": "viewer",
+}
+"""Packages that only some commands need, and the extra that brings each."""
 
 app = typer.Typer(
     name="bottlegan",
@@ -42,6 +49,7 @@ app.command()(onboard)
 app.command()(normalize)
 app.command()(restain)
 app.command()(predict)
+app.command()(view)
 app.command()(info)
 app.command()(lut)
 app.command()(export)
@@ -80,9 +88,9 @@ def main() -> None:
         sys.exit(2)
     except ModuleNotFoundError as error:
         package = (error.name or "").split(".")[0]
-        if package not in FEDERATED:
+        if package not in EXTRAS:
             raise
-        _say(InputError(f"{package} is not installed; pip install 'bottlegan[federated]'"))
+        _say(InputError(f"{package} is not installed; pip install 'bottlegan[{EXTRAS[package]}]'"))
         sys.exit(2)
     except FederationError as error:
         # Neither the user's fault nor ours: clients did not do their part.

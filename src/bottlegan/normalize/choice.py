@@ -63,10 +63,7 @@ class MapChoice:
             note: dict[str, Json] = {**self._name(style), **said}
             if self.direction == "restain":
                 return ChosenMap(normalizer.restain, note)
-            content = normalizer if target is None else normalizer.like(target)
-            if wanted is None:
-                return ChosenMap(content, note)
-            return ChosenMap(lambda levels: wanted.restain(content(levels)), {**note, "then": self.to})
+            return ChosenMap(aim(normalizer, target, wanted), note if wanted is None else {**note, "then": self.to})
 
         if self.style is not None:
             known = finish(self._load(self.style), self.style, {})
@@ -105,6 +102,14 @@ class MapChoice:
         toward: dict[str, Json] = {} if self.like is None else {"like": "images of another lab"}
         named: dict[str, Json] = {"style": style, "model": self.model.name, "model sha256": digest}
         return {"direction": self.direction, **named, "pen": "mapped" if self.everything else "left", **toward}
+
+
+def aim(normalizer: Normalizer, like: Normalizer | None, to: Normalizer | None) -> Convert:
+    """Return the map from a lab's stain to the reference stain, or to that of a lab `like` it, and on to a style."""
+    content = normalizer if like is None else normalizer.like(like)
+    if to is None:
+        return content
+    return lambda levels: to.restain(content(levels))
 
 
 def fit_target(like: Path, model: ModelWeights, seed: int) -> Normalizer:

@@ -1,0 +1,26 @@
+// What the server answers. All addresses are relative, so each carries the token of the page's own.
+
+async function ask(path, options) {
+  const answer = await fetch(path, { cache: "no-store", ...options });
+  if (answer.ok) return answer;
+  const said = await answer.json().catch(() => ({}));
+  throw new Error(said.error || `the server answered ${answer.status}`);
+}
+
+export async function getJson(path, options) {
+  return (await ask(path, options)).json();
+}
+
+export async function getBytes(path, options) {
+  return new Uint8Array(await (await ask(path, options)).arrayBuffer());
+}
+
+export async function getImage(path) {
+  const blob = await (await ask(path)).blob();
+  return createImageBitmap(blob, { colorSpaceConversion: "none", premultiplyAlpha: "none" });
+}
+
+export function post(path, body) {
+  const headers = { "content-type": "application/json" };
+  return getJson(path, { method: "POST", headers, body: JSON.stringify(body) });
+}

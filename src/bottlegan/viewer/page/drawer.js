@@ -1,0 +1,405 @@
+// Draws tiles with WebGL 2, each as it is and as the color map makes it.
+//
+// A tile arrives as plain RGB bytes, so no decoder or color profile of the browser comes between the slide and the
+// screen. It is mapped once, texel by texel, into a texture of its own, and again only when the map changes: panning and
+// zooming cost the same with the map on and off. At one screen pixel for each pixel of the slide, tiles are laid on
+// whole screen pixels, so that what is shown is what the map says, not a mean of neighbors.
+
+const CORNERS = new Float32Array([0, 0, 1, 0, 0, 1, 1, 1]);
+
+const PLACE = `#version 300 es
+in vec2 corner;
+uniform vec4 place;  // left, top, right, bottom in screen pixels
+uniform vec2 screen;
+out vec2 at;
+void main() {
+  at = corner;
+  vec2 point = mix(place.xy, place.zw, corner);
+  gl_Position = vec4(2.0 * point.x / screen.x - 1.0, 1.0 - 2.0 * point.y / screen.y, 0.0, 1.0);
+}`;
+
+const SHOW = `#version 300 es
+precision highp float;
+in vec2 at;
+uniform sampler2D tile;
+out vec4 color;
+void main() { color = vec4(texture(tile, at).rgb, 1.0); }`;
+
+const MAP = `#version 300 es
+precision highp float;
+precision highp int;
+precision highp sampler3D;
+uniform sampler2D tile;
+uniform sampler3D coarse;
+uniform sampler2D exact;
+uniform sampler3D doubts;
+uniform bool isExact;
+uniform float spacing;
+uniform float showDoubt;
+uniform float showPen;
+out vec4 color;
+
+vec3 place(vec3 given, ivec3 size) {  // blue changes first in a table, then green, then red
+  return (given.bgr * 255.0 / spacing + 0.5) / vec3(size);
+}
+
+void main() {
+  vec3 given = texelFetch(tile, ivec2(gl_FragCoord.xy), 0).rgb;
+  vec3 mapped;
+  if (isExact) {
+    ivec3 level = ivec3(given * 255.0 + 0.5);
+    int number = level.r * 65536 + level.g * 256 + level.b;
+    mapped = texelFetch(exact, ivec2(number & 4095, number >> 12), 0).rgb;
+  } else {
+    mapped = texture(coarse, place(given, textureSize(coarse, 0))).rgb;
+  }
+  if (showDoubt + showPen > 0.0) {
+    vec2 doubt = texture(doubts, place(given, textureSize(doubts, 0))).rg;
+    float gray = dot(mapped, vec3(0.3, 0.59, 0.11));
+    vec3 heat = mix(vec3(0.16, 0.1, 0.36), vec3(1.0, 0.86, 0.3), doubt.r);
+    mapped = mix(mapped, mix(vec3(gray), heat, smoothstep(0.08, 0.5, doubt.r)), showDoubt);
+    mapped = mix(mapped, vec3(0.0, 0.86, 0.92), showPen * smoothstep(0.1, 0.6, doubt.g));
+  }
+  color = vec4(mapped, 1.0);
+}`;
+
+const VEIL = `#version 300 es
+precision highp float;
+in vec2 at;
+uniform sampler2D veil;
+uniform bool isMask;
+out vec4 color;
+void main() {
+  vec4 given = texture(veil, at);
+  // Premultiplied. Of a mask, what is not tissue is veiled.
+  float share = 0.72 * (1.0 - smoothstep(0.35, 0.65, given.r));
+  color = isMask ? vec4(vec3(0.13) * share, share) : vec4(given.rgb * given.a, given.a);
+}`;
+
+const GROUND = 0x22 / 255;
+const EXACT_SIDE = 4096;
+const WHOLE = 1e-4; // how near a power of two the zoom must be to be one
+
+export const RAW = "rgb-bytes";
+
+/** Whether this browser can draw at all. */
+export function canDraw() {
+  return Boolean(document.createElement("canvas").getContext("webgl2"));
+}
+
+/** Make the drawer's class; OpenSeadragon makes the drawer. */
+export function makeDrawer(OpenSeadragon) {
+  return class MapDrawer extends OpenSeadragon.DrawerBase {
+    constructor(options) {
+      super(options);
+      this.look = { mode: "split", divider: 0.5, doubt: false, pen: false };
+      this.veil = null;
+      this.version = 0; // of the map: tiles mapped by another are mapped again
+      this.frames = 0;
+      this.table = null; // "coarse", "exact" or nothing
+      this.textures = {};
+      this.spacing = 1;
+      this.begin();
+    }
+
+    get defaultOptions() {
+      return { usePrivateCache: true, preloadCache: false };
+    }
+
+    getType() {
+      return "bottlegan";
+    }
+
+    static isSupported() {
+      return canDraw();
+    }
+
+    getSupportedDataFormats() {
+      return [RAW];
+    }
+
+    canRotate() {
+      return false;
+    }
+
+    setImageSmoothingEnabled() {}
+
+    _createDrawingElement() {
+      const canvas = OpenSeadragon.makeNeutralElement("canvas");
+      const size = this._calculateCanvasSize();
+      [canvas.width, canvas.height] = [size.x, size.y];
+      return canvas;
+    }
+
+    begin() {
+      const gl = this.canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
+      this.gl = gl;
+      gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
+      gl.bufferData(gl.ARRAY_BUFFER, CORNERS, gl.STATIC_DRAW);
+      gl.enableVertexAttribArray(0);
+      gl.vertexAttribPointer(0, 2, gl.FLOAT, false, 0, 0);
+      gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
+      gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
+      this.programs = { show: link(gl, SHOW), map: link(gl, MAP), veil: link(gl, VEIL) };
+      this.samplers = { smooth: makeSampler(gl, gl.LINEAR), sharp: makeSampler(gl, gl.NEAREST) };
+      this.buffer = gl.createFramebuffer();
+      this.nothing = makeTexture3D(gl, gl.RGB8, gl.RGB, 1, new Uint8Array(3));
+      this.blank = makeTexture(gl, gl.RGB8, gl.RGB, 1, 1, new Uint8Array(3));
+      this.canExact = gl.getParameter(gl.MAX_TEXTURE_SIZE) >= EXACT_SIDE;
+    }
+
+    /** Take a coarse or exact table of the map, or none, and how many levels are between two of its colors. */
+    setTable(kind, data, spacing) {
+      const { gl } = this;
+      for (const name of ["coarse", "exact"]) {
+        if (this.textures[name]) gl.deleteTexture(this.textures[name]);
+        this.textures[name] = null;
+      }
+      if (kind === "coarse") {
+        this.textures.coarse = makeTexture3D(gl, gl.RGB8, gl.RGB, Math.round(Math.cbrt(data.length / 3)), data);
+      } else if (kind === "exact") {
+        this.textures.exact = makeTexture(gl, gl.RGB8, gl.RGB, EXACT_SIDE, EXACT_SIDE, data);
+      }
+      this.table = kind;
+      this.spacing = spacing || this.spacing;
+      this.change();
+    }
+
+    /** Take the table of uncertainty and pen. */
+    setDoubts(data, spacing) {
+      const { gl } = this;
+      if (this.textures.doubts) gl.deleteTexture(this.textures.doubts);
+      this.textures.doubts = data && makeTexture3D(gl, gl.RG8, gl.RG, Math.round(Math.cbrt(data.length / 2)), data);
+      this.spacing = spacing;
+      this.change();
+    }
+
+    /** Lay an image over the whole slide: a mask of what to leave clear, or colors; or nothing. */
+    setVeil(image, isMask) {
+      const { gl } = this;
+      if (this.veil) gl.deleteTexture(this.veil.texture);
+      this.veil = null;
+      if (image) {
+        const texture = gl.createTexture();
+        gl.bindTexture(gl.TEXTURE_2D, texture);
+        gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, gl.RGBA, gl.UNSIGNED_BYTE, image);
+        this.veil = { texture, isMask };
+      }
+      this.redraw();
+    }
+
+    /** Change how it looks: mode, divider, doubt, pen. */
+    setLook(look) {
+      const before = this.look;
+      this.look = { ...before, ...look };
+      if (before.doubt !== this.look.doubt || before.pen !== this.look.pen) this.change();
+      else this.redraw();
+    }
+
+    change() {
+      this.version += 1;
+      this.redraw();
+    }
+
+    redraw() {
+      this.viewer.forceRedraw();
+    }
+
+    internalCacheCreate(cache) {
+      const { gl } = this;
+      const { width, height, data } = cache.data;
+      const given = makeTexture(gl, gl.RGB8, gl.RGB, width, height, data);
+      return { width, height, given, mapped: null, version: -1 };
+    }
+
+    internalCacheFree(tile) {
+      this.gl.deleteTexture(tile.given);
+      if (tile.mapped) this.gl.deleteTexture(tile.mapped);
+    }
+
+    destroy() {
+      this.destroyInternalCache();
+      this.gl.getExtension("WEBGL_lose_context")?.loseContext();
+      super.destroy();
+    }
+
+    draw(images) {
+      const { gl } = this;
+      const size = this._calculateCanvasSize();
+      if (this.canvas.width !== size.x || this.canvas.height !== size.y) {
+        [this.canvas.width, this.canvas.height] = [size.x, size.y];
+      }
+      this.frames += 1;
+      gl.disable(gl.SCISSOR_TEST);
+      gl.clearColor(GROUND, GROUND, GROUND, 1);
+      gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+      gl.clear(gl.COLOR_BUFFER_BIT);
+      for (const image of images) this.drawImage(image, size);
+    }
+
+    drawImage(image, size) {
+      const { gl } = this;
+      const tiles = this.layOut(image);
+      const after = this.table !== null;
+      const edge = Math.round(size.x * this.look.divider);
+      const [from, to] = !after || this.look.mode === "before" ? [size.x, size.x]
+        : this.look.mode === "after" ? [0, size.x] : [edge, size.x];
+      if (after) this.mapAll(tiles.filter((tile) => tile.place[2] > from));
+      gl.bindFramebuffer(gl.FRAMEBUFFER, null);
+      gl.viewport(0, 0, size.x, size.y);
+      gl.enable(gl.SCISSOR_TEST);
+      this.drawTiles(tiles, "given", 0, from, size);
+      this.drawTiles(tiles, "mapped", from, to, size);
+      gl.disable(gl.SCISSOR_TEST);
+      if (this.veil) this.drawVeil(image, size);
+      this._raiseTiledImageDrawnEvent(image, tiles.map((each) => each.tile));
+    }
+
+    /** Return where the image lies on the screen: its corner, and screen pixels for each of its own. */
+    findImage(image) {
+      const box = this.viewportToDrawerRectangle(image.getBounds(true));
+      const scale = box.width / image.source.dimensions.x;
+      const power = Math.round(Math.log2(scale));
+      if (Math.abs(Math.log2(scale) - power) > WHOLE) return { x: box.x, y: box.y, scale };
+      return { x: Math.round(box.x), y: Math.round(box.y), scale: 2 ** power };
+    }
+
+    layOut(image) {
+      const at = this.findImage(image);
+      const { maxLevel } = image.source;
+      return image.getTilesToDraw().flatMap(({ tile }) => {
+        const drawn = this.getDataToDraw(tile);
+        if (!drawn?.given) return [];
+        const texel = 2 ** (maxLevel - tile.level) * at.scale; // screen pixels
+        const side = image.source.getTileWidth(tile.level) * texel;
+        const [left, top] = [at.x + tile.x * side, at.y + tile.y * side];
+        const place = [left, top, left + drawn.width * texel, top + drawn.height * texel];
+        return [{ tile, drawn, place, sharp: texel === 1 || texel >= 2 }];
+      });
+    }
+
+    drawTiles(tiles, which, from, to, size) {
+      if (to <= from) return;
+      const { gl } = this;
+      const program = this.programs.show;
+      gl.useProgram(program.program);
+      gl.scissor(from, 0, to - from, size.y);
+      gl.uniform2f(program.at.screen, size.x, size.y);
+      gl.uniform1i(program.at.tile, 0);
+      gl.activeTexture(gl.TEXTURE0);
+      for (const { drawn, place, sharp } of tiles) {
+        if (place[2] <= from || place[0] >= to || place[3] <= 0 || place[1] >= size.y) continue;
+        gl.bindTexture(gl.TEXTURE_2D, drawn[which]);
+        gl.bindSampler(0, sharp ? this.samplers.sharp : this.samplers.smooth);
+        gl.uniform4fv(program.at.place, place);
+        gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+      }
+      gl.bindSampler(0, null);
+    }
+
+    /** Map those tiles that the present map has not seen. */
+    mapAll(tiles) {
+      const old = tiles.filter(({ drawn }) => drawn.version !== this.version);
+      if (!old.length) return;
+      const { gl, look, textures } = this;
+      const program = this.programs.map;
+      gl.useProgram(program.program);
+      gl.uniform1f(program.at.spacing, this.spacing);
+      gl.uniform1i(program.at.isExact, this.table === "exact");
+      gl.uniform1f(program.at.showDoubt, look.doubt && textures.doubts ? 1 : 0);
+      gl.uniform1f(program.at.showPen, look.pen && textures.doubts ? 1 : 0);
+      gl.uniform2f(program.at.screen, 1, 1);
+      gl.uniform4f(program.at.place, 0, 0, 1, 1);
+      const units = { tile: null, coarse: textures.coarse, exact: textures.exact, doubts: textures.doubts };
+      Object.entries(units).forEach(([name, texture], unit) => {
+        const flat = name === "tile" || name === "exact";
+        gl.uniform1i(program.at[name], unit);
+        gl.activeTexture(gl.TEXTURE0 + unit);
+        gl.bindTexture(flat ? gl.TEXTURE_2D : gl.TEXTURE_3D, texture || (flat ? this.blank : this.nothing));
+      });
+      gl.activeTexture(gl.TEXTURE0);
+      gl.bindFramebuffer(gl.FRAMEBUFFER, this.buffer);
+      for (const { drawn } of old) {
+        drawn.mapped ||= makeTexture(gl, gl.RGBA8, gl.RGBA, drawn.width, drawn.height, null);
+        gl.framebufferTexture2D(gl.FRAMEBUFFER, gl.COLOR_ATTACHMENT0, gl.TEXTURE_2D, drawn.mapped, 0);
+        gl.viewport(0, 0, drawn.width, drawn.height);
+        gl.bindTexture(gl.TEXTURE_2D, drawn.given);
+        gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+        drawn.version = this.version;
+      }
+    }
+
+    drawVeil(image, size) {
+      const { gl } = this;
+      const program = this.programs.veil;
+      const at = this.findImage(image);
+      const { x, y } = image.source.dimensions;
+      gl.useProgram(program.program);
+      gl.uniform2f(program.at.screen, size.x, size.y);
+      gl.uniform4f(program.at.place, at.x, at.y, at.x + x * at.scale, at.y + y * at.scale);
+      gl.uniform1i(program.at.isMask, this.veil.isMask);
+      gl.uniform1i(program.at.veil, 0);
+      gl.activeTexture(gl.TEXTURE0);
+      gl.bindTexture(gl.TEXTURE_2D, this.veil.texture);
+      gl.bindSampler(0, this.veil.isMask ? this.samplers.smooth : this.samplers.sharp);
+      gl.enable(gl.BLEND);
+      gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+      gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+      gl.disable(gl.BLEND);
+      gl.bindSampler(0, null);
+    }
+
+    /** Return what is seen now as a PNG. */
+    toPng() {
+      const images = Array.from({ length: this.viewer.world.getItemCount() }, (_, i) => this.viewer.world.getItemAt(i));
+      this.draw(images); // a browser clears what it has shown
+      return new Promise((resolve) => this.canvas.toBlob(resolve, "image/png"));
+    }
+  };
+}
+
+function link(gl, fragment) {
+  const program = gl.createProgram();
+  for (const [kind, text] of [[gl.VERTEX_SHADER, PLACE], [gl.FRAGMENT_SHADER, fragment]]) {
+    const shader = gl.createShader(kind);
+    gl.shaderSource(shader, text);
+    gl.compileShader(shader);
+    gl.attachShader(program, shader);
+  }
+  gl.bindAttribLocation(program, 0, "corner");
+  gl.linkProgram(program);
+  if (!gl.getProgramParameter(program, gl.LINK_STATUS)) throw new Error(gl.getProgramInfoLog(program));
+  const at = {};
+  for (let i = 0; i < gl.getProgramParameter(program, gl.ACTIVE_UNIFORMS); i += 1) {
+    const { name } = gl.getActiveUniform(program, i);
+    at[name] = gl.getUniformLocation(program, name);
+  }
+  return { program, at };
+}
+
+function makeSampler(gl, filter) {
+  const sampler = gl.createSampler();
+  setFilter((name, value) => gl.samplerParameteri(sampler, name, value), gl, filter);
+  return sampler;
+}
+
+function makeTexture(gl, inner, outer, width, height, data) {
+  const texture = gl.createTexture();
+  gl.bindTexture(gl.TEXTURE_2D, texture);
+  gl.texImage2D(gl.TEXTURE_2D, 0, inner, width, height, 0, outer, gl.UNSIGNED_BYTE, data);
+  setFilter((name, value) => gl.texParameteri(gl.TEXTURE_2D, name, value), gl, gl.NEAREST);
+  return texture;
+}
+
+function makeTexture3D(gl, inner, outer, side, data) {
+  const texture = gl.createTexture();
+  gl.bindTexture(gl.TEXTURE_3D, texture);
+  gl.texImage3D(gl.TEXTURE_3D, 0, inner, side, side, side, 0, outer, gl.UNSIGNED_BYTE, data);
+  setFilter((name, value) => gl.texParameteri(gl.TEXTURE_3D, name, value), gl, gl.LINEAR);
+  return texture;
+}
+
+function setFilter(set, gl, filter) {
+  for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) set(name, filter);
+  for (const name of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T, gl.TEXTURE_WRAP_R]) set(name, gl.CLAMP_TO_EDGE);
+}

@@ -1,0 +1,98 @@
+"""A slide as the page asks for it: in steps, each half the size of the one before, cut into square tiles.
+
+Slides have whatever levels their scanner wrote. Where a step is one of them, its tiles are read as they are. Steps in
+between are reduced from the next finer level, and those coarser than the overview are taken from that.
+"""
+
+from functools import cached_property
+from threading import Lock
+
+import numpy as np
+from PIL import Image
+
+from bottlegan.imaging.files import Pixels
+from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
+from bottlegan.slides.reader import Slide, measure_downsample, read_all_but_broken
+from bottlegan.slides.tissue import choose_level, read_overview
+
+LEAST, MOST = 128, 512  # pixels a side of tiles that are shown as they are in the file
+TILE = 256  # pixels a side, where the file's would not do
+NEARLY = 1.001  # downsamplings of levels are rounded
+FAR = 4.0  # times that a level may be reduced for a tile; beyond, the overview is used if it is fine enough
+
+
+class Pyramid:
+    """Tiles of an open slide. Several threads may read at once."""
+
+    def __init__(self, slide: Slide) -> None:
+        """Lay out the steps, the finest first, down to the first that is one tile."""
+        self.slide = slide
+        width, height = slide.tile(0)
+        side = width if width == height and LEAST <= width <= MOST and slide.kind != "image" else TILE
+        self.tile = Size(side, side)
+        self.sizes = halve_sizes(slide.levels[0], self.tile)
+        self._lock = Lock()
+
+    def grid(self, step: int) -> Grid:
+        """Return the tiles of a step, whose regions are in pixels of that step."""
+        return Grid(Region(0, 0, 0, *self.sizes[step]), self.tile)
+
+    def read(self, step: int, column: int, row: int) -> Pixels:
+        """Return a tile (H, W, 3), uint8; those at the right and lower edge are smaller. What is broken is white."""
+        if not 0 <= step < len(self.sizes):
+            raise IndexError(f"there is no step {step}")
+        grid = self.grid(step)
+        if not (0 <= column < grid.columns and 0 <= row < grid.rows):
+            raise IndexError(f"step {step} has no tile {column}, {row}")
+        tile, downsample = grid[row * grid.columns + column], float(2**step)
+        level = choose_level(self.slide, downsample * NEARLY)
+        if self._is_step(level, step):
+            region = Region(level, tile.x, tile.y, tile.width, tile.height)
+            return read_all_but_broken(self.slide, region)[0]
+        factor = downsample / measure_downsample(self.slide, level)
+        if factor > FAR and self.overview[1] <= downsample:
+            overview, pixel = self.overview
+            return _reduce(overview, tile, downsample / pixel, (0, 0))
+        return self._reduce_level(level, tile, factor)
+
+    def _is_step(self, level: int, step: int) -> bool:
+        """Return whether a level's pixels are those of a step; levels may be rounded down."""
+        (width, height), (wanted, high) = self.slide.levels[level], self.sizes[step]
+        return 0 <= wanted - width <= 1 and 0 <= high - height <= 1
+
+    def _reduce_level(self, level: int, tile: Region, factor: float) -> Pixels:
+        whole = Region(level, 0, 0, *self.slide.levels[level])
+        left, top = int(tile.x * factor), int(tile.y * factor)
+        right, bottom = (tile.x + tile.width) * factor, (tile.y + tile.height) * factor
+        wide = Region(level, left, top, int(np.ceil(right)) - left, int(np.ceil(bottom)) - top).overlap(whole)
+        levels, _ = read_all_but_broken(self.slide, wide)
+        return _reduce(levels, tile, factor, (left, top))
+
+    @cached_property
+    def _overview(self) -> tuple[Pixels, float]:
+        overview, pixel, _ = read_overview(self.slide)
+        return overview, pixel
+
+    @property
+    def overview(self) -> tuple[Pixels, float]:
+        """The whole slide (H, W, 3), much reduced, and by how much; read when it is first needed."""
+        with self._lock:
+            return self._overview
+
+
+def shrink(levels: Pixels, side: int) -> Pixels:
+    """Return an image (H, W, 3) so small that neither side is longer than `side`."""
+    image = Image.fromarray(levels)
+    image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=None)
+    return np.asarray(image)
+
+
+def _reduce(levels: Pixels, tile: Region, factor: float, corner: tuple[int, int]) -> Pixels:
+    """Return a tile from an image whose corner is given in its own pixels, `factor` of which are one of the tile's."""
+    x, y = tile.x * factor - corner[0], tile.y * factor - corner[1]
+    box = (x, y, x + tile.width * factor, y + tile.height * factor)
+    height, width = levels.shape[:2]
+    right, bottom = max(0, int(np.ceil(box[2])) - width), max(0, int(np.ceil(box[3])) - height)
+    if right or bottom:  # the last pixels of a step are not always whole
+        levels = np.pad(levels, ((0, bottom), (0, right), (0, 0)), mode="edge")
+    return np.asarray(Image.fromarray(levels).resize((tile.width, tile.height), Image.Resampling.BOX, box))

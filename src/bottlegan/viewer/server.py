@@ -1,0 +1,93 @@
+"""The server: it listens on this machine alone, and sends the page and what that asks for."""
+
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from bottlegan.core.errors import InputError
+from bottlegan.viewer.guard import Guard, make_token
+
+PAGE = Path(__file__).with_name("page")
+FILES = {file.name: file for folder in (PAGE, PAGE / "vendor") for file in folder.iterdir() if file.is_file()}
+"""What can be asked for by name: what is shipped, and nothing else."""
+HOST = "127.0.0.1"
+STOP_SECONDS = 2
+
+
+def make_app(page: str, routes: Sequence[BaseRoute]) -> Starlette:
+    """Return the app that shows a page, and answers what that asks for."""
+    shown = [Route("/", show(page)), Route("/static/{name}", _send_static), *routes]
+    return Starlette(routes=shown, exception_handlers={InputError: _refuse, HTTPException: _fail})
+
+
+def show(page: str) -> Callable[[Request], Response]:
+    """Return what answers with a page that is shipped."""
+
+    def send(request: Request) -> Response:
+        return FileResponse(FILES[page])
+
+    return send
+
+
+@contextmanager
+def serving(app: Any, port: int = 0) -> Iterator[str]:
+    """Serve an app on this machine alone while the block runs, and yield its address, token and all."""
+    token, listening = make_token(), _listen(port)
+    port = listening.getsockname()[1]
+    server = uvicorn.Server(
+        uvicorn.Config(
+            Guard(app, token, port),
+            lifespan="off",
+            ws="none",
+            log_level="warning",
+            access_log=False,
+            timeout_graceful_shutdown=STOP_SECONDS,
+        )
+    )
+    thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    try:
+        yield f"http://{HOST}:{port}/{token}/"
+    finally:
+        server.should_exit = True
+        thread.join()
+        listening.close()
+
+
+def _listen(port: int) -> socket.socket:
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((HOST, port))
+    except (OSError, OverflowError) as error:
+        listening.close()
+        raise InputError(f"port {port} cannot be used ({error}); leave out --port, or give another") from None
+    listening.listen()
+    return listening
+
+
+def _send_static(request: Request) -> Response:
+    """Answer with a shipped file, by its name alone: no path can lead elsewhere."""
+    file = FILES.get(request.path_params["name"])
+    if file is None:
+        raise HTTPException(404, "there is no such file")
+    return FileResponse(file)
+
+
+def _refuse(request: Request, error: Exception) -> Response:
+    return JSONResponse({"error": str(error)}, 422)
+
+
+def _fail(request: Request, error: Exception) -> Response:
+    status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    return JSONResponse({"error": said}, status)

@@ -1,0 +1,116 @@
+"""What one call of `bottlegan view` shows: its slides, and the stains that each can be brought to."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from threading import Lock
+from typing import NamedTuple
+
+from bottlegan.colormap.table import Convert
+from bottlegan.core.errors import InputError
+from bottlegan.models.document import PRIOR
+from bottlegan.models.weights import ModelWeights, read_weights
+from bottlegan.normalize.choice import MapChoice, aim, fit_target, need_color_map
+from bottlegan.normalize.normalizer import Normalizer
+from bottlegan.slides.reader import Slide, open_slide
+from bottlegan.viewer.shown import ShownSlide
+
+REFERENCE, LIKE, STYLE, SLIDE = "reference", "like", "style", "slide"
+MAPS = 6
+"""Maps that are kept; each may grow to 64 MB."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the command line was told."""
+
+    model: Path = PRIOR
+    style: str | None = None
+    """Of the slides, if the model knows it; else it is fitted to each."""
+    like: Path | None = None
+    """Images of a lab to go to."""
+    network: Path | None = None
+    """Whose predictions are shown."""
+    folder: Path = field(default_factory=Path.cwd)
+    """Where whole slides are written."""
+
+
+class Target(NamedTuple):
+    """A stain that slides can be brought to."""
+
+    key: str
+    label: str
+
+
+class Session:
+    """Open slides and their maps. Any number of threads may ask."""
+
+    def __init__(self, slides: Sequence[ShownSlide], settings: Settings, model: ModelWeights) -> None:
+        """Show these slides."""
+        self.slides, self.settings, self.model = slides, settings, model
+        self._lock = Lock()
+        self._like: Normalizer | None = None
+        self._make = lru_cache(maxsize=MAPS)(self._make_map)
+
+    def list_targets(self) -> list[Target]:
+        """Return the stains that slides can be brought to: the reference, labs that the model knows, other slides."""
+        targets = [Target(REFERENCE, "Reference stain")]
+        if self.settings.like is not None:
+            targets.append(Target(LIKE, f"Like {self.settings.like.name}"))
+        targets += [Target(f"{STYLE}:{name}", name) for name in self.model.document.styles]
+        if len(self.slides) > 1:
+            targets += [Target(f"{SLIDE}:{i}", f"Like {each.path.name}") for i, each in enumerate(self.slides)]
+        return targets
+
+    def find_map(self, number: int, target: str, *, forced: bool = False) -> Convert:
+        """Return the map of a slide's colors to a target."""
+        with self._lock:  # made once, whoever asks
+            return self._make(number, target, forced)
+
+    def choose(self, target: str, *, forced: bool = False) -> MapChoice:
+        """Return the same choice as the command line would make of a target, to write a whole slide."""
+        settings, (kind, _, name) = self.settings, target.partition(":")
+        to = name if kind == STYLE else None
+        like = self.slides[self._find(name)].path if kind == SLIDE else settings.like if kind == LIKE else None
+        return MapChoice(settings.model, settings.style, to, like=like, force=forced)
+
+    def _make_map(self, number: int, target: str, forced: bool) -> Convert:
+        normalizer, (kind, _, name) = self.slides[number].normalizer(forced=forced), target.partition(":")
+        match kind:
+            case "reference":
+                return aim(normalizer, None, None)
+            case "like" if self.settings.like is not None:
+                self._like = self._like or fit_target(self.settings.like, self.model, 0)
+                return aim(normalizer, self._like, None)
+            case "style":
+                return aim(normalizer, None, Normalizer.load(self.settings.model, name))
+            case "slide":
+                return aim(normalizer, self.slides[self._find(name)].normalizer(), None)
+        raise InputError(f"there is no stain {target} to go to")
+
+    def _find(self, name: str) -> int:
+        if not name.isdecimal() or int(name) >= len(self.slides):
+            raise InputError(f"there is no slide {name}")
+        return int(name)
+
+
+@contextmanager
+def open_session(paths: Sequence[Path], settings: Settings) -> Iterator[Session]:
+    """Open slides, or images as slides, and begin to fit a style to each."""
+    need_color_map(MapChoice(settings.model))
+    model = read_weights(settings.model)
+    known = None if settings.style is None else Normalizer.load(settings.model, settings.style)
+
+    def fit(slide: Slide) -> Normalizer:
+        return known or Normalizer.fit(slide, model=model)
+
+    with ExitStack() as stack:
+        slides = [ShownSlide(stack.enter_context(open_slide(path)), fit) for path in paths]
+        pool = stack.enter_context(ThreadPoolExecutor(1, "fit"))
+        stack.callback(pool.shutdown, cancel_futures=True)
+        for each in slides:
+            pool.submit(lambda slide: slide.finding, each)
+        yield Session(slides, settings, model)

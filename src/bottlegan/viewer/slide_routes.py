@@ -1,0 +1,118 @@
+"""What the page of slides asks for: tiles, tables of color maps, findings, pixels, and slides to be written."""
+
+from io import BytesIO
+
+import numpy as np
+from PIL import Image
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from bottlegan import __version__
+from bottlegan.colormap.table import Convert
+from bottlegan.core.progress import Json
+from bottlegan.imaging.files import Pixels
+from bottlegan.viewer.session import REFERENCE, Session
+from bottlegan.viewer.shown import ShownSlide
+from bottlegan.viewer.tables import DOUBT, SPACING, iterate_map, sample_doubts, sample_map
+from bottlegan.viewer.writing import Writing
+
+BYTES = "application/octet-stream"
+
+
+def list_routes(session: Session) -> list[Route]:
+    """Return what answers for the slides of a session."""
+    slides, one = SlideAnswers(session), "/api/slides/{slide:int}"
+    writing = Writing(session)
+    return [
+        Route("/api/session", slides.tell_session),
+        Route(f"{one}/finding", slides.tell_finding),
+        Route(f"{one}/tiles/{{step:int}}/{{column:int}}/{{row:int}}", slides.send_tile),
+        Route(f"{one}/table", slides.send_table),
+        Route(f"{one}/doubts", slides.send_doubts),
+        Route(f"{one}/thumbnail", slides.send_thumbnail),
+        Route(f"{one}/tissue", slides.send_tissue),
+        Route(f"{one}/pixel", slides.tell_pixel),
+        Route(f"{one}/write", writing.begin, methods=["POST"]),
+        Route("/api/jobs/{job:int}", writing.tell),
+        Route("/api/jobs/{job:int}/stop", writing.stop, methods=["POST"]),
+    ]
+
+
+class SlideAnswers:
+    """Answers, each in a thread of its own."""
+
+    def __init__(self, session: Session) -> None:
+        """Answer for the slides of a session."""
+        self.session = session
+
+    def tell_session(self, request: Request) -> Response:
+        """Tell what there is to see."""
+        told: dict[str, Json] = {
+            "version": __version__,
+            "slides": [each.describe() for each in self.session.slides],
+            "targets": [{"key": each.key, "label": each.label} for each in self.session.list_targets()],
+            "spacing": SPACING,
+            "doubt": DOUBT,
+        }
+        return JSONResponse(told)
+
+    def tell_finding(self, request: Request) -> Response:
+        """Tell what was found out about a slide's stain."""
+        return JSONResponse(self._find(request).finding.tell())
+
+    def send_tile(self, request: Request) -> Response:
+        """Send a tile as plain RGB bytes: nothing has to be encoded here or decoded there, and no level is lost."""
+        slide, place = self._find(request), request.path_params
+        try:
+            levels = slide.pyramid.read(place["step"], place["column"], place["row"])
+        except IndexError as error:
+            raise HTTPException(404, str(error)) from None
+        return Response(levels.tobytes(), media_type=BYTES)
+
+    def send_table(self, request: Request) -> Response:
+        """Send the coarse or exact table of a map."""
+        convert = self._find_map(request)
+        if "exact" in request.query_params:
+            return StreamingResponse(iterate_map(convert), media_type=BYTES)
+        return Response(sample_map(convert), media_type=BYTES)
+
+    def send_doubts(self, request: Request) -> Response:
+        """Send the table of uncertainty and pen."""
+        return Response(sample_doubts(self._find(request).normalizer(forced=True)), media_type=BYTES)
+
+    def send_thumbnail(self, request: Request) -> Response:
+        """Send a small picture of the whole slide, as it is or mapped."""
+        levels = self._find(request).draw_thumbnail()
+        return _send_png(self._find_map(request)(levels) if "to" in request.query_params else levels)
+
+    def send_tissue(self, request: Request) -> Response:
+        """Send where tissue is."""
+        return _send_png(np.where(self._find(request).mask_tissue(), 255, 0).astype(np.uint8))
+
+    def tell_pixel(self, request: Request) -> Response:
+        """Tell what becomes of one pixel."""
+        asked, slide = request.query_params, self._find(request)
+        try:
+            x, y = int(asked["x"]), int(asked["y"])
+        except (KeyError, ValueError):
+            raise HTTPException(400, "give x and y, whole numbers") from None
+        return JSONResponse(slide.pick(x, y, self._find_map(request) if "to" in asked else None))
+
+    def _find(self, request: Request) -> ShownSlide:
+        number = request.path_params["slide"]
+        if number >= len(self.session.slides):
+            raise HTTPException(404, f"there is no slide {number}")
+        return self.session.slides[number]
+
+    def _find_map(self, request: Request) -> Convert:
+        self._find(request)
+        asked, number = request.query_params, request.path_params["slide"]
+        return self.session.find_map(number, asked.get("to", REFERENCE), forced="forced" in asked)
+
+
+def _send_png(levels: Pixels) -> Response:
+    data = BytesIO()
+    Image.fromarray(levels).save(data, "PNG", compress_level=1)
+    return Response(data.getvalue(), media_type="image/png")

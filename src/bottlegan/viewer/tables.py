@@ -1,0 +1,50 @@
+"""A map of colors as the browser needs it: as a table of some colors to go between, or of all.
+
+The coarse table has every third level of each channel, 86 x 86 x 86 colors, which a graphics processor interpolates.
+It is exact at its own colors. The exact table has all 256 x 256 x 256.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from bottlegan.colormap.ink import weigh_ink
+from bottlegan.colormap.keys import COLORS, count_colors
+from bottlegan.colormap.levels import DENSITY
+from bottlegan.colormap.table import Convert
+from bottlegan.imaging.files import Pixels
+from bottlegan.normalize.normalizer import Normalizer
+
+SPACING = 3
+"""Pixels from one color of the coarse table to the next: 255 is a multiple, so that black and white are both in it."""
+STEPS = 255 // SPACING + 1
+DOUBT = 0.5
+"""Optical density of uncertainty that is shown as full: half of a strong stain."""
+BLOCK = 2**19
+"""Colors of the exact table that are sent at a time."""
+
+
+def sample_map(convert: Convert) -> bytes:
+    """Return the coarse table: red, green and blue of each color, blue the first to change, then green, then red."""
+    return convert(_list_colors()).tobytes()
+
+
+def sample_doubts(normalizer: Normalizer) -> bytes:
+    """Return for each color of the coarse table, in the same order, its uncertainty and how far it is pen, 0 to 255."""
+    colors = _list_colors()
+    doubt, ink = normalizer.uncertainty(colors), normalizer.color_map().network.ink
+    pen = np.zeros(doubt.size) if ink is None else weigh_ink(DENSITY[colors.reshape(-1, 3)], ink)
+    both = np.stack([doubt.reshape(-1) / DOUBT, pen], axis=1).clip(0, 1)
+    return np.round(255 * both).astype(np.uint8).tobytes()
+
+
+def iterate_map(convert: Convert) -> Iterator[bytes]:
+    """Yield the exact table in parts, in the same order."""
+    for start in range(0, COLORS, BLOCK):
+        yield convert(count_colors(start, start + BLOCK)[None]).tobytes()
+
+
+def _list_colors() -> Pixels:
+    """Return the colors of the coarse table as an image (STEPS, STEPS * STEPS, 3)."""
+    levels = np.arange(0, 256, SPACING, dtype=np.uint8)
+    return np.stack(np.meshgrid(levels, levels, levels, indexing="ij"), axis=-1).reshape(STEPS, -1, 3)
