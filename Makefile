@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check app lock clean
+.PHONY: demo test check docs app lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/bottlegan demo --out demo
@@ -17,6 +17,11 @@ check: $(INSTALLED)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
+
+# Into site/, to be opened from there. A broken link, an unlisted anchor or a missing page stops it.
+docs: $(INSTALLED)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo 'Open site/index.html.'
 
 # torch comes first and alone: a range in another package would otherwise pull in a newer build with all of CUDA.
 $(INSTALLED): requirements.lock pyproject.toml
@@ -40,4 +45,4 @@ lock: $(INSTALLED)
 	sed -i "s/^\(torch==[^+]*\).*/\1/" requirements.lock
 
 clean:
-	rm -rf .venv demo .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv demo site example-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

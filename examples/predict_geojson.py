@@ -32,7 +32,7 @@ arguments = { width = 8, depth = 2 }
 [phase2.training]
 steps = 10
 crop = 64
-rate = 0.01
+learning_rate = 0.01
 """
 
 
