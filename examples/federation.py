@@ -32,8 +32,9 @@ multiple = 1
 classes = ["other", "epithelium"]
 micrometers = 1.0
 [phase2.training]
-steps = 5
+steps = 10
 crop = 64
+learning_rate = 0.02
 [rounds]
 least = 2
 evaluate_every = 3
