@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_levels
-from bottlegan.models.pixel_sets import CANDIDATES, DENSITY, FAR, NEAR, WINDOW, look_at, look_at_image, place_grid
+from bottlegan.models.pixel_sets import CANDIDATES, DENSITY, REACHES, ROUGH, WINDOW, look_at, look_at_image, place_grid
 from bottlegan.stain.density import to_density
 
 SMOOTH = 2e-3  # roughness that rounding leaves of none: the square root of 1e-7 of a squared density
@@ -18,15 +18,15 @@ def draw(height: int, width: int, seed: int = 0) -> Pixels:
 
 
 def look_slowly(image: Pixels, row: int, column: int) -> tuple[NDArray[np.float64], float]:
-    """Return the three densities (3, 3) of one pixel and its roughness, from the boxes themselves."""
+    """Return the densities (VIEWS, 3) of one pixel and its roughness, from the boxes themselves."""
     density = to_density(from_levels(torch.from_numpy(image)).double()).numpy()
 
     def box(reach: int) -> NDArray[np.float64]:
         top, left = max(row - reach, 0), max(column - reach, 0)
         return density[top : row + reach + 1, left : column + reach + 1].reshape(-1, 3)
 
-    views = np.stack([density[row, column], box(NEAR).mean(0), box(FAR).mean(0)])
-    return views, float(box(NEAR).mean(1).std())
+    views = np.stack([density[row, column], *(box(reach).mean(0) for reach in REACHES)])
+    return views, float(box(REACHES[ROUGH]).mean(1).std())
 
 
 @settings(max_examples=25)

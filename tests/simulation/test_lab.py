@@ -50,7 +50,8 @@ def test_batches_share_no_tissue(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def watch(seed: int, index: int, size: int) -> Patch:
         asked.append(index)
-        return Patch(np.zeros((COLORANTS, size, size), np.float32), np.ones((size, size), bool), 0.0, prostate=False)
+        amounts, glass = np.zeros((COLORANTS, size, size), np.float32), np.ones((size, size), bool)
+        return Patch(amounts, glass, amounts[0], 0.0, prostate=False)
 
     monkeypatch.setattr(labs, "draw_patch", watch)
     for batch in range(3):
@@ -123,7 +124,7 @@ class Choosing:
 
 @pytest.mark.parametrize("kind", ["brown", "one stain", "gray", "dark", "photograph", "pen"])
 def test_each_kind_that_is_not_he_looks_like_it(kind: str, tissues: list[Patch]) -> None:
-    amounts, glass = choose_tissue(np.random.default_rng(2), tissues)
+    amounts, glass, _ = choose_tissue(np.random.default_rng(2), tissues)
     images, bare = show_something_else(Choosing(kind), amounts, glass)  # type: ignore[arg-type]
     shown = np.stack(images).astype(int)
     assert shown.shape == (PATCHES, SHOWN, SHOWN, 3)
@@ -142,8 +143,9 @@ def mark_tissues(count: int, prostate: int) -> list[Patch]:
     """Return tissues that are known by their amounts, and as rich in nuclei as their number says; some of one organ."""
     glass = np.zeros((DRAWN, DRAWN), bool)
     return [
-        Patch(np.full((COLORANTS, DRAWN, DRAWN), row, np.float32), glass, row / count, prostate=row % 5 < prostate)
+        Patch(amounts, glass, amounts[0], row / count, prostate=row % 5 < prostate)
         for row in range(count)
+        for amounts in [np.full((COLORANTS, DRAWN, DRAWN), row, np.float32)]
     ]
 
 
@@ -151,7 +153,7 @@ def test_the_first_half_may_be_rich_or_poor_in_nuclei_and_the_other_is_as_tissue
     tissues = mark_tissues(30, prostate=0)
     kinds, others = {"poor": 0, "rich": 0, "any": 0}, []
     for seed in range(60):
-        amounts, _ = choose_tissue(np.random.default_rng(seed), tissues)
+        amounts, *_ = choose_tissue(np.random.default_rng(seed), tissues)
         rows = amounts[:, 0, 0, 0]
         first = rows[: PATCHES // 2]
         kinds["poor" if (first < 10).all() else "rich" if (first >= 20).all() else "any"] += 1
@@ -163,22 +165,25 @@ def test_the_first_half_may_be_rich_or_poor_in_nuclei_and_the_other_is_as_tissue
 def test_some_labs_see_one_organ_only() -> None:
     tissues, only = mark_tissues(30, prostate=1), 0
     for seed in range(60):
-        amounts, _ = choose_tissue(np.random.default_rng(seed), tissues)
+        amounts, *_ = choose_tissue(np.random.default_rng(seed), tissues)
         only += (amounts[:, 0, 0, 0] % 5 == 0).all()
     assert 5 < only < 30
 
 
-def test_glass_is_turned_and_mirrored_with_its_tissue() -> None:
+def test_glass_and_nuclei_are_turned_and_mirrored_with_their_tissue() -> None:
     random = np.random.default_rng(0)
     tissues = []
     for row in range(6):
         glass = random.random((DRAWN, DRAWN)) < 0.3
         amounts = np.where(glass, 0, 1 + row).astype(np.float32)[None].repeat(COLORANTS, 0)
-        tissues.append(Patch(amounts, glass, row / 6, prostate=False))
+        nuclear = ((random.random((DRAWN, DRAWN)) < 0.5) & ~glass).astype(np.float32)
+        amounts[EOSIN] += nuclear
+        tissues.append(Patch(amounts, glass, nuclear, row / 6, prostate=False))
     shown = set()
     for seed in range(5):
-        amounts, glass = choose_tissue(np.random.default_rng(seed), tissues)
+        amounts, glass, nuclear = choose_tissue(np.random.default_rng(seed), tissues)
         assert np.array_equal(amounts[:, 0] == 0, glass)
+        assert np.array_equal(amounts[:, EOSIN] > amounts[:, 0], nuclear)
         shown |= {part.tobytes() for part in glass}
     assert len(shown) == 5 * PATCHES, "no part is shown twice in the same way"
 
@@ -198,7 +203,7 @@ def test_the_truth_of_an_artificial_style_knows_only_two_stains_too(monkeypatch:
     monkeypatch.setattr(labs, "PHYSICAL", 0.0)
     monkeypatch.setattr(labs, "ARTIFICIAL", 1.0)
     amounts = np.full((COLORANTS, DRAWN, DRAWN), 0.4, np.float32)
-    tissues = [Patch(amounts, np.zeros((DRAWN, DRAWN), bool), 0.0, prostate=False)] * 3
+    tissues = [Patch(amounts, np.zeros((DRAWN, DRAWN), bool), amounts[0], 0.0, prostate=False)] * 3
     lab = draw_lab(np.random.default_rng(0), tissues)
     expected = np.rint(255 * to_reference(fold_colorants(amounts[None, :, :1, :1])))[0, :, 0, 0]
     assert (np.stack(lab.truth) == expected).all()

@@ -12,6 +12,7 @@ from bottlegan.simulation.organs import (
     HEMATOXYLIN,
     KINDS,
     MICRONS,
+    NUCLEAR,
     PIGMENT,
     Kind,
     Patch,
@@ -54,6 +55,20 @@ def test_amounts_are_never_negative_and_seldom_beyond_much(patches: list[Patch])
         assert patch.amounts.min() >= 0
         assert np.quantile(patch.amounts, 0.99) < 3
         assert 0 <= patch.nuclei <= 1
+        assert patch.nuclear.shape == (SIZE, SIZE)
+        assert patch.nuclear.min() >= 0
+        assert patch.nuclear.max() <= 1 + 1e-6
+
+
+def test_nuclei_hold_hematoxylin_and_are_nowhere_on_glass(patches: list[Patch]) -> None:
+    richer = []
+    for patch in patches:
+        nuclear, other = patch.nuclear > 0.5, (patch.nuclear < 0.1) & ~patch.glass
+        assert (nuclear & patch.glass).mean() < 0.02
+        if nuclear.sum() > 50 and other.sum() > 50:
+            richer.append(patch.amounts[HEMATOXYLIN][nuclear].mean() / patch.amounts[HEMATOXYLIN][other].mean())
+    assert len(richer) > 100
+    assert np.quantile(richer, 0.05) > 1.5
 
 
 def test_glass_is_where_there_is_nothing_or_nearly_so(patches: list[Patch]) -> None:
@@ -111,7 +126,7 @@ def test_every_kind_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     def watch(rng: np.random.Generator, size: int, kind: Kind, micron: float) -> np.ndarray:
         drawn[kind] = drawn.get(kind, 0) + 1
         pixels.add(micron)
-        return np.zeros((2, size, size), np.float32)
+        return np.zeros((3, size, size), np.float32)
 
     monkeypatch.setattr(organs, "draw_kind", watch)
     for index in range(300):
@@ -131,9 +146,10 @@ def test_each_kind_has_the_colors_that_it_should(name: str) -> None:
     medians = []
     for index in range(8):
         amounts = draw_kind(numpy_stream(1, name, index), 96, kind, 0.5)
-        assert amounts.shape == (2, 96, 96)
+        assert amounts.shape == (3, 96, 96)
         assert amounts.min() >= 0
-        ground = amounts[:, (amounts[HEMATOXYLIN] < 0.4) & (amounts.sum(0) > 0.03)]
+        assert amounts[2].max() <= 1
+        ground = amounts[:2, (amounts[2] < 0.1) & (amounts[HEMATOXYLIN] < 0.4) & (amounts[:2].sum(0) > 0.03)]
         medians.append(np.median(ground, axis=1))
     found = np.median(medians, axis=0)
     assert (found > 0.4 * np.array(kind.ground)).all()
@@ -152,9 +168,12 @@ def test_nuclei_are_where_a_kind_has_many_and_not_where_it_has_none() -> None:
 def test_prostate_is_shown_as_it_is_or_enlarged() -> None:
     plain = 0
     for index in range(12):
-        amounts = zoom_prostate(numpy_stream(5, index), 3, index, 80)
-        assert amounts.shape == (COLORANTS, 80, 80)
-        assert not amounts[BLOOD:].any()
-        assert amounts[:2].any()
-        plain += np.array_equal(amounts[:2], draw_tissue(3, index, 88).concentration.numpy()[:, :80, :80])
+        layers = zoom_prostate(numpy_stream(5, index), 3, index, 80)
+        assert layers.shape == (NUCLEAR + 1, 80, 80)
+        assert not layers[BLOOD:NUCLEAR].any()
+        assert layers[:2].any()
+        tissue = draw_tissue(3, index, 88)
+        if np.array_equal(layers[:2], tissue.concentration.numpy()[:, :80, :80]):
+            plain += 1
+            np.testing.assert_array_equal(layers[NUCLEAR], tissue.nuclear.numpy()[:80, :80])
     assert 2 <= plain <= 10

@@ -5,13 +5,14 @@ from bottlegan.models.pixel_sets import DENSITY, VIEWS
 from bottlegan.simulation.lab import PATCHES, SHOWN, SimulatedLab
 from bottlegan.training.lab_samples import BATCH, KEPT, LabPixels, draw_batch, draw_pixels, join_pixels, sample_lab
 
-ARRAYS = ("density", "roughness", "truth", "is_glass", "is_he", "is_physical")
+ARRAYS = ("density", "roughness", "truth", "is_glass", "is_nuclear", "is_he", "is_physical")
 
 
 def draw_plain_lab(seed: int = 0) -> SimulatedLab:
     """Return a lab whose files are the truth, and whose glass is all that is bright."""
     images = np.random.default_rng(seed).integers(0, 256, (PATCHES, SHOWN, SHOWN, 3), dtype=np.uint8)
-    return SimulatedLab(list(images), list(images), images[..., 0] > 200, is_he=True, is_physical=False)
+    glass, nuclear = images[..., 0] > 200, images[..., 0] < 50
+    return SimulatedLab(list(images), list(images), glass, nuclear, is_he=True, is_physical=False)
 
 
 def same(left: LabPixels, right: LabPixels) -> bool:
@@ -24,6 +25,7 @@ def test_pixels_are_those_of_their_patch_with_their_truth_and_glass() -> None:
     assert pixels.roughness.shape == pixels.is_glass.shape == (1, PATCHES, KEPT)
     np.testing.assert_allclose(pixels.density[..., 0, :], DENSITY[pixels.truth], atol=4e-3)  # half precision
     np.testing.assert_array_equal(pixels.is_glass, pixels.truth[..., 0] > 200)
+    np.testing.assert_array_equal(pixels.is_nuclear, pixels.truth[..., 0] < 50)
     assert (pixels.is_he.tolist(), pixels.is_physical.tolist()) == ([True], [False])
     rows = {patch.tobytes() for patch in pixels.truth[0]}
     assert len(rows) == PATCHES, "each patch shows pixels of its own"

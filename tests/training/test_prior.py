@@ -196,13 +196,13 @@ def draw_marked() -> LabTensors:
     density = np.stack([lab, patch, pixel], axis=-1)[..., None, :].repeat(VIEWS, axis=-2).astype(np.float16)
     truth = np.stack([lab, patch, pixel % 256], axis=-1).astype(np.uint8)
     flags = np.array([True, True, False, True, False])
-    return LabTensors(LabPixels(density, patch.astype(np.float16), truth, pixel % 2 == 0, flags, flags))
+    return LabTensors(LabPixels(density, patch.astype(np.float16), truth, pixel % 2 == 0, pixel % 3 == 0, flags, flags))
 
 
 def test_a_step_sees_pixels_of_the_patches_it_was_told_to() -> None:
     labs, random = draw_marked(), torch.Generator().manual_seed(0)
     rows, patches = torch.tensor([3, 1]), torch.tensor([[0, 5], [2, 2]])
-    density, roughness, is_glass, truth = labs.draw_seen(rows, patches, 300, random)
+    density, roughness, truth, is_glass, is_nuclear = labs.draw_seen(rows, patches, 300, random)
     assert density.shape == (2, 300, VIEWS, 3)
     assert density.dtype == roughness.dtype == torch.float32
     assert (density[..., 0] == rows[:, None, None]).all()
@@ -210,6 +210,7 @@ def test_a_step_sees_pixels_of_the_patches_it_was_told_to() -> None:
     assert set(density[1, :, 0, 1].tolist()) == {2}
     assert torch.equal(roughness, density[:, :, 0, 1])
     assert torch.equal(is_glass, density[:, :, 0, 2] % 2 == 0)
+    assert torch.equal(is_nuclear, density[:, :, 0, 2] % 3 == 0)
     torch.testing.assert_close(255 * truth, density[:, :, 0] % 256)
 
 

@@ -35,6 +35,8 @@ DIRECTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, -1, 0), (1, -0.3, 
 """Along these, of hematoxylin, eosin and what is neither."""
 OPINIONS = 4
 """How far off either map may be, how much of glass is stain, and whether this is H&E."""
+READINGS = 5
+"""Of each pixel: three amounts, how much it is to count, and whether it is of a nucleus."""
 FURTHER_LOOKS = 1
 RIDGE = 1e-3
 """By which amounts of stain must spread, squared, for a map to follow them."""
@@ -63,6 +65,8 @@ class Look(NamedTuple):
     """(B,) logit of whether this is H&E."""
     amounts: Array
     """(B, P, 3) of stain that were read in each pixel."""
+    nuclear: Array
+    """(B, P) logit of whether the pixel is of a nucleus."""
 
 
 class Sight(NamedTuple):
@@ -178,7 +182,7 @@ def conclude(weights: Weights, part: str, sight: Sight, view: View, every: int) 
     """Read amounts in every so many-th pixel, and return the maps that fit best between the guesses and these."""
     xp, basis = array_namespace(view.pixels), weights["basis"]
     guesses = view.amounts[:, ::every]
-    amounts, weight, opinions = read_amounts(
+    amounts, weight, nuclear, opinions = read_amounts(
         weights, part, View(view.start, guesses, view.pixels[:, ::every], view.summary), sight.is_tissue[:, ::every]
     )
     to_density = AffineMap(basis[None], xp.zeros_like(basis[:1]))
@@ -186,11 +190,13 @@ def conclude(weights: Weights, part: str, sight: Sight, view: View, every: int) 
     normalize = view.start.then(there).then(to_density)
     restain = to_density.inverse().then(back).then(view.start.inverse())
     maps = anchor(StyleMaps(normalize, restain), sigmoid(opinions[:, 2]), sight)
-    return Look(maps, opinions[:, :2] - 3.5, opinions[:, 3], amounts)
+    return Look(maps, opinions[:, :2] - 3.5, opinions[:, 3], amounts, nuclear)
 
 
-def read_amounts(weights: Weights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array]:
-    """Return amounts (B, P, 3), how much each pixel is to count (B, P), and opinions (B, OPINIONS) on the whole.
+def read_amounts(weights: Weights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array, Array]:
+    """Return what is read in each pixel, and opinions (B, OPINIONS) on the whole.
+
+    Of each pixel: amounts (B, P, 3), how much it is to count (B, P), and the logit of whether it is of a nucleus (B, P).
 
     A pixel is read by what it is and what surrounds it, beside what all pixels together say. That does not depend on
     their order or number.
@@ -212,7 +218,8 @@ def read_amounts(weights: Weights, part: str, view: View, counts: Array) -> tupl
     read = linear(weights, f"{part}.amounts", relu(linear(weights, f"{part}.hidden", mixed)))
     change = linear(weights, f"{part}.change", whole)
     moved = view.amounts + view.amounts @ xp.reshape(change[:, :9], (-1, 3, 3)) + change[:, None, 9:]
-    return moved + read[..., :3], counted * sigmoid(read[..., 3]), linear(weights, f"{part}.opinion", whole)
+    opinions = linear(weights, f"{part}.opinion", whole)
+    return moved + read[..., :3], counted * sigmoid(read[..., 3]), read[..., 4], opinions
 
 
 def describe(amounts: Array, counts: Array) -> Array:

@@ -2,7 +2,7 @@
 
 from bottlegan.models.config import GeneratorConfig
 from bottlegan.models.document import ModelDocument
-from bottlegan.models.encoder import FEATURES, OPINIONS, SUMMARIES
+from bottlegan.models.encoder import FEATURES, OPINIONS, READINGS, SUMMARIES
 
 Shapes = dict[str, tuple[int, ...]]
 
@@ -68,7 +68,7 @@ def list_encoder(width: int) -> Shapes:
             "context": (width, 2 * width),
             "mixed": (width, width),
             "hidden": (width, width),
-            "amounts": (4, width),
+            "amounts": (READINGS, width),
         }
         for name, sizes in layers.items():
             shapes |= _layer(f"{part}.{name}", *sizes)

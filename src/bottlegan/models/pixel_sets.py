@@ -1,8 +1,8 @@
 """What onboarding looks at: pixels on a regular grid over a lab's images, each with its surroundings.
 
 Whether a color is a nucleus or stroma, glass or pale tissue, its surroundings tell: so each pixel brings the mean
-densities of two boxes around it, and how much the smaller one varies. All of it is in densities, so that an affine map
-of densities maps the surroundings too.
+densities of boxes around it, and how much a small one varies. All of it is in densities, so that an affine map of
+densities maps the surroundings too.
 """
 
 import math
@@ -16,10 +16,13 @@ from bottlegan.imaging.files import Pixels
 
 Floats = NDArray[np.float32]
 
-NEAR, FAR = 3, 15
-"""Pixels from the middle of the two boxes to their sides: boxes of 7 and of 31."""
-VIEWS = 3
-"""Densities that a pixel brings: its own, those nearby, those around."""
+REACHES = (1, 3, 8, 20)
+"""Pixels from the middle of the boxes to their sides: boxes of 3, 7, 17 and 41. A nucleus fills one of them at any
+magnification."""
+ROUGH = 1
+"""Which box says how much densities vary."""
+VIEWS = 1 + len(REACHES)
+"""Densities that a pixel brings: its own, and those around."""
 CANDIDATES = 49_152
 """Pixels looked at, of all images together."""
 WINDOW = 128
@@ -34,9 +37,9 @@ class PixelSet:
     """Pixels of one lab."""
 
     density: Floats
-    """(P, VIEWS, 3): of each pixel, and the mean densities of its two boxes."""
+    """(P, VIEWS, 3): of each pixel, and the mean densities of its boxes."""
     roughness: Floats
-    """(P,) standard deviation of the mean density in the smaller box."""
+    """(P,) standard deviation of the mean density in the box of 7 pixels."""
     image: NDArray[np.int64]
     """(P,) which image it is of."""
 
@@ -85,10 +88,10 @@ def look_at_window(image: Pixels, most: int) -> tuple[Floats, Floats]:
     darkness = density.mean(2)
     values = np.concatenate([density, np.square(darkness)[..., None]], axis=2)
     sums = sum_corner(values)
-    near, far = average_boxes(sums, rows, columns, NEAR), average_boxes(sums, rows, columns, FAR)
-    variance = near[:, 3] - np.square(near[:, :3].mean(1))
+    boxes = [average_boxes(sums, rows, columns, reach) for reach in REACHES]
+    variance = boxes[ROUGH][:, 3] - np.square(boxes[ROUGH][:, :3].mean(1))
     own = density[np.ix_(rows, columns)].reshape(-1, 3)
-    views = np.stack([own, near[:, :3], far[:, :3]], axis=1)
+    views = np.stack([own, *(box[:, :3] for box in boxes)], axis=1)
     return views.astype(np.float32), np.sqrt(np.maximum(variance, 0)).astype(np.float32)
 
 

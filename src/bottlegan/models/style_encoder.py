@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from bottlegan.models import encoder
-from bottlegan.models.encoder import FEATURES, OPINIONS, SUMMARIES, Look, Sight
+from bottlegan.models.encoder import FEATURES, OPINIONS, READINGS, SUMMARIES, Look, Sight
 
 
 class StyleEncoder(nn.Module):
@@ -51,7 +51,7 @@ class Reader(nn.Module):
         self.context = nn.Linear(2 * width, width)
         self.mixed = nn.Linear(width, width)
         self.hidden = nn.Linear(width, width)
-        self.amounts = nn.Linear(width, 4)
+        self.amounts = nn.Linear(width, READINGS)
         for layer in (self.opinion, self.change, self.amounts):
             nn.init.normal_(layer.weight, std=1e-3)
             nn.init.zeros_(layer.bias)

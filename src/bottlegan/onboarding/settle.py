@@ -1,12 +1,10 @@
-"""Settling: draw what a map makes of tissue half way to how tissue mostly is.
+"""Settling: where the encoder doubts itself, draw nuclei and other tissue toward what both are in most tissue.
 
-Whether pale nuclei are pale by nature or by a weak stain, a few images cannot say. The encoder leaves most of it to the
-tissue, so labs that stain weakly stay a little pale. Nuclei hold much the same chromatin everywhere, though, and what
-lies between them much the same protein. So amounts are scaled such that the nuclei's hematoxylin, and the eosin of the
-rest, come half way to what they are in simulated tissue.
+The encoder has only seen simulated labs, and expects larger errors of a lab that is unlike them. Its maps may then leave
+nuclei paler or redder than those of other labs. But nuclei hold much the same chromatin everywhere, and what lies between
+them much the same protein, whatever share of a patch either has. So the mean amounts of stain of both are drawn toward
+the typical ones: the more, the larger the expected error, and not at all where it is no larger than in simulated labs.
 """
-
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,70 +12,60 @@ from numpy.typing import NDArray
 from bottlegan.stain.affine import AffineMap, StyleMaps
 
 Floats = NDArray[np.float32]
+Doubles = NDArray[np.float64]
 
+USUAL_ERROR = 10.0
+"""Expected error, in levels of 255, up to which maps are taken at their word: that of nine in ten simulated labs."""
+TYPICAL = np.array([[0.61, 0.24], [0.11, 0.53]])
+"""(2, 2) mean hematoxylin and eosin of nuclei, and of other tissue, as they are read in simulated labs."""
+VARIATION = np.array([[0.053, 0.065], [0.024, 0.070]])
+"""How far labs differ in these: their standard deviation."""
 LEAST_STAIN = 0.12
 """Hematoxylin and eosin together, below which a pixel says nothing of tissue."""
-LEAST_PIXELS = 64
-"""Of tissue, below which nothing is settled."""
-ROUNDS = 20
-"""Of finding the two classes: more change nothing."""
-LEAST_GAP = 0.05
-"""Between the hematoxylin of the two classes."""
-WAY = 0.5
-"""How far to go: half way, as the two explanations are equally good."""
-MOST_CHANGE = 2.0
-"""Factor up to which tissue can be pale or dark by itself."""
+ENOUGH = 64.0
+"""Pixels of a class that count half as much as any number of them."""
 
 
-class Uptake(NamedTuple):
-    """How much stain tissue holds, in the reference stain."""
-
-    hematoxylin: float
-    """Of nuclei."""
-    eosin: float
-    """Of all else."""
-
-
-TYPICAL = Uptake(0.56, 0.53)
-"""Mean over 1,000 simulated labs of eight patches each."""
-
-
-def settle(maps: StyleMaps, density: Floats, basis: Floats, white: Floats) -> StyleMaps:
-    """Return maps whose normalized tissue is half way to typical.
+def settle(
+    maps: StyleMaps, density: Floats, nuclear: Floats, basis: Floats, white: Floats, expected_error: float
+) -> StyleMaps:
+    """Return maps whose normalized nuclei and other tissue are nearer to typical.
 
     Args:
         maps: Of one lab.
         density: (P, 3) of its tissue.
+        nuclear: (P,) probability that a pixel is of a nucleus.
         basis: (3, 3) density of what is 1 of hematoxylin, eosin and neither in the reference stain.
         white: (1, 3) normalized density of glass, which stays.
+        expected_error: Of the maps, in levels of 255.
     """
-    to_amounts = np.linalg.inv(basis)
-    uptake = measure_uptake((maps.normalize(density[None])[0] - white) @ to_amounts)
-    if uptake is None:
+    doubt = expected_error / USUAL_ERROR - 1
+    if not doubt > 0:
         return maps
-    change = np.clip(np.array(TYPICAL) / uptake, 1 / MOST_CHANGE, MOST_CHANGE) ** WAY
-    matrix = ((to_amounts * np.array([*change, 1.0])) @ basis).astype(np.float32)[None]
-    scale = AffineMap(matrix, white - (white[:, None] @ matrix)[:, 0])
-    return StyleMaps(maps.normalize.then(scale), scale.inverse().then(maps.restain))
+    to_amounts = np.linalg.inv(basis)
+    amounts = ((maps.normalize(density[None])[0] - white) @ to_amounts)[:, :2].astype(np.float64)
+    mend = np.eye(3)
+    mend[:2, :2] = find_mend(amounts, nuclear.astype(np.float64), doubt)
+    matrix = (to_amounts @ mend @ basis).astype(np.float32)[None]
+    change = AffineMap(matrix, white - (white[:, None] @ matrix)[:, 0])
+    return StyleMaps(maps.normalize.then(change), change.inverse().then(maps.restain))
 
 
-def measure_uptake(amounts: Floats) -> Uptake | None:
-    """Return how much stain nuclei and other tissue hold, by amounts (P, 3); None where too little is stained.
+def find_mend(amounts: Doubles, nuclear: Doubles, doubt: float) -> Doubles:
+    """Return the matrix (2, 2) that brings amounts (P, 2) nearest to typical without changing much.
 
-    The two are told apart by their hematoxylin. The border between them is soft, so that a pixel next to it does not
-    make a difference.
+    With x_k the mean amounts of class k, t_k and v_k the typical ones and how far these vary, column j of the matrix is
+
+        argmin over m of sum over k of share_k (x_k m - t_kj)^2 / v_kj^2 + |m - e_j|^2 / doubt^2.
     """
-    stained = amounts[amounts[:, 0] + amounts[:, 1] > LEAST_STAIN].astype(np.float64)
-    if len(stained) < LEAST_PIXELS:
-        return None
-    hematoxylin, eosin = stained[:, 0], stained[:, 1]
-    low, high = np.quantile(hematoxylin, [0.2, 0.9])
-    for _ in range(ROUNDS):
-        gap = max(high - low, LEAST_GAP)
-        nuclear = np.clip(0.5 + 4 * (hematoxylin - (low + high) / 2) / gap, 0, 1)
-        high, low = (_mean(hematoxylin, weight) for weight in (nuclear, 1 - nuclear))
-    return Uptake(max(high, LEAST_GAP), max(_mean(eosin, 1 - nuclear), LEAST_GAP))
-
-
-def _mean(values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    return float((weights * values).sum() / max(float(weights.sum()), 1e-9))
+    sure = 2 * nuclear - 1  # a pixel that may be either says nothing of both
+    weight = np.maximum(np.stack([sure, -sure]), 0) * (amounts.sum(1) > LEAST_STAIN)
+    total = weight.sum(1)
+    means = weight @ amounts / np.maximum(total, 1e-9)[:, None]
+    trust = (total / (total + ENOUGH))[:, None] / VARIATION**2
+    unchanged = np.eye(2) / doubt**2
+    columns = []
+    for stain in (0, 1):
+        weighted = means.T * trust[:, stain]
+        columns.append(np.linalg.solve(weighted @ means + unchanged, weighted @ TYPICAL[:, stain] + unchanged[stain]))
+    return np.stack(columns, axis=1)

@@ -53,6 +53,8 @@ class SimulatedLab:
     """The same in the reference stain."""
     glass: NDArray[np.bool_]
     """(PATCHES, SHOWN, SHOWN): where there is only glass."""
+    nuclear: NDArray[np.bool_]
+    """(PATCHES, SHOWN, SHOWN): where there are nuclei."""
     is_he: bool
     is_physical: bool
 
@@ -66,7 +68,7 @@ def draw_labs(seed: int, batch: int, count: int) -> Iterator[SimulatedLab]:
 
 def draw_lab(rng: Generator, tissues: Sequence[Patch]) -> SimulatedLab:
     """Draw a lab that shows some of the given tissues."""
-    amounts, glass = choose_tissue(rng, tissues)
+    amounts, glass, nuclear = choose_tissue(rng, tissues)
     world = rng.random()
     if world < PHYSICAL:
         images = show_physically(rng, amounts)
@@ -76,11 +78,13 @@ def draw_lab(rng: Generator, tissues: Sequence[Patch]) -> SimulatedLab:
     else:
         images, glass = show_something_else(rng, amounts, glass)
     truth = np.rint(255 * to_reference(amounts)).astype(np.uint8).transpose(0, 2, 3, 1)
-    return SimulatedLab(images, list(truth), glass, world < PHYSICAL + ARTIFICIAL, world < PHYSICAL)
+    return SimulatedLab(images, list(truth), glass, nuclear, world < PHYSICAL + ARTIFICIAL, world < PHYSICAL)
 
 
-def choose_tissue(rng: Generator, tissues: Sequence[Patch]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Return PATCHES parts of tissues, turned and mirrored: amounts, and where there is glass."""
+def choose_tissue(
+    rng: Generator, tissues: Sequence[Patch]
+) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return PATCHES parts of tissues, turned and mirrored: amounts, where there is glass, and where nuclei are."""
     order = np.argsort([patch.nuclei for patch in tissues])
     third = len(order) // 3
     prostate = np.flatnonzero([patch.prostate for patch in tissues])
@@ -91,11 +95,11 @@ def choose_tissue(rng: Generator, tissues: Sequence[Patch]) -> tuple[Floats, NDA
     parts = []
     for row in chosen:
         top, left = rng.integers(0, DRAWN - SHOWN + 1, 2)
-        patch = np.concatenate([tissues[row].amounts, tissues[row].glass[None]])
+        patch = np.concatenate([tissues[row].amounts, tissues[row].glass[None], tissues[row].nuclear[None]])
         part = np.rot90(patch[:, top : top + SHOWN, left : left + SHOWN], int(rng.integers(4)), (1, 2))
         parts.append(part[..., ::-1] if rng.random() < 0.5 else part)
     stacked = np.ascontiguousarray(np.stack(parts), np.float32)
-    return stacked[:, :-1], stacked[:, -1] > 0.5
+    return stacked[:, :-2], stacked[:, -2] > 0.5, stacked[:, -1] > 0.5
 
 
 def show_physically(rng: Generator, amounts: Floats) -> list[Pixels]:

@@ -16,8 +16,8 @@ from bottlegan.core.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.simulation.tissue_parts import Field, Mask, Nuclei, at, noise, points, smear, stamp
 
-HEMATOXYLIN, EOSIN, BLOOD, PIGMENT = range(4)
-"""What colors tissue: rows of a patch's amounts, 1 where there is much."""
+HEMATOXYLIN, EOSIN, BLOOD, PIGMENT, NUCLEAR = range(5)
+"""What colors tissue: rows of a patch's amounts, 1 where there is much. Beside them, how much of a pixel is nucleus."""
 COLORANTS = 4
 PROSTATE = 0.4
 """Share of the patches that are the prostate of `draw_tissue`, at its own scale or another."""
@@ -80,6 +80,8 @@ class Patch:
     """(COLORANTS, size, size), at least 0."""
     glass: Mask
     """(size, size): where there is nothing but glass, or nearly so."""
+    nuclear: Field
+    """(size, size): how much of each pixel is nucleus, in [0, 1]."""
     nuclei: float
     """Share of the tissue that nuclei cover, in [0, 1]."""
     prostate: bool
@@ -89,35 +91,38 @@ def draw_patch(seed: int, index: int, size: int) -> Patch:
     """Return patch number `index` of the endless set that `seed` names, (size, size) pixels at 0.16 to 2 um each."""
     rng = numpy_stream(seed, "organ", index)
     prostate = rng.random() < PROSTATE
-    amounts = zoom_prostate(rng, seed, index, size) if prostate else draw_patchwork(rng, size)
+    layers = zoom_prostate(rng, seed, index, size) if prostate else draw_patchwork(rng, size)
     cover = find_background(rng, size)
-    amounts *= ~cover
-    add_blood(rng, amounts)
-    add_pigment(rng, amounts)
+    layers *= ~cover
+    add_blood(rng, layers)
+    add_pigment(rng, layers)
     blur = rng.uniform(1.0, 3.0) if rng.random() < 0.1 else rng.uniform(0.2, 1.0)  # some are out of focus
-    amounts = ndimage.gaussian_filter(amounts, (0, blur, blur)).astype(np.float32)
+    layers = ndimage.gaussian_filter(layers, (0, blur, blur)).astype(np.float32)
+    amounts, nuclear = layers[:COLORANTS], layers[NUCLEAR]
     present = ndimage.uniform_filter(amounts.sum(0), 5, mode="nearest")
     glass = present < 0.06
     nuclei = float((amounts[HEMATOXYLIN][~glass] > 0.5).mean()) if (~glass).any() else 0.0
-    return Patch(amounts, glass, nuclei, prostate)
+    return Patch(amounts, glass, nuclear, nuclei, prostate)
 
 
 def zoom_prostate(rng: Generator, seed: int, index: int, size: int) -> Field:
-    """Return a part of a prostate patch, enlarged up to four times, with the chromatin that shows only then."""
+    """Return (NUCLEAR + 1, size, size) of prostate, enlarged up to four times, with chromatin that shows only then."""
     factor = 1.0 if rng.random() < 0.6 else np.exp(rng.uniform(0, np.log(4)))
     side = max(64, int(np.ceil(size / factor)) + 8)
-    drawn = draw_tissue(seed, index, side).concentration.numpy()
+    tissue = draw_tissue(seed, index, side)
+    drawn, nuclear = tissue.concentration.numpy(), tissue.nuclear.numpy()
     if factor > 1:
         drawn = ndimage.zoom(drawn, (1, factor, factor), order=1)
+        nuclear = ndimage.zoom(nuclear, factor, order=1)
         texture = 0.12 * noise(rng, drawn.shape[1], 0.8 * factor) + 0.06 * noise(rng, drawn.shape[1], 1.2)
         drawn = drawn * np.exp(texture)
-    amounts = np.zeros((COLORANTS, size, size), np.float32)
-    amounts[:2] = drawn[:, :size, :size]
-    return amounts
+    layers = np.zeros((NUCLEAR + 1, size, size), np.float32)
+    layers[:2], layers[NUCLEAR] = drawn[:, :size, :size], nuclear[:size, :size]
+    return layers
 
 
 def draw_patchwork(rng: Generator, size: int) -> Field:
-    """Return one to three kinds of tissue side by side."""
+    """Return (NUCLEAR + 1, size, size) of one to three kinds of tissue side by side."""
     micron = np.exp(rng.uniform(*np.log(MICRONS)))
     names = rng.choice(list(KINDS), rng.choice([1, 2, 3], p=[0.3, 0.4, 0.3]), replace=False, p=COMMON)
     owner, best = np.zeros((size, size), np.int32), np.full((size, size), -np.inf, np.float32)
@@ -127,22 +132,24 @@ def draw_patchwork(rng: Generator, size: int) -> Field:
         owner, best = np.where(claim > best, number, owner), np.maximum(claim, best)
     # One patient's stain takes alike everywhere: what varies is how dark nuclei and how pink the ground is.
     uptake = np.exp(rng.normal(0, [0.03, 0.03]))
-    amounts = np.zeros((COLORANTS, size, size), np.float32)
+    drawn = np.zeros((3, size, size), np.float32)
     for number, name in enumerate(names):
         here = owner == number
-        amounts[:2] += here * draw_kind(rng, size, KINDS[str(name)], micron)
-    amounts[:2] *= uptake[:, None, None]
+        drawn += here * draw_kind(rng, size, KINDS[str(name)], micron)
+    drawn[:2] *= uptake[:, None, None]
     if rng.random() < 0.7:  # hardly any tissue is without a few dark, small cells
-        amounts[:2] = scatter_lymphocytes(rng, amounts[:2], micron)
+        drawn = scatter_lymphocytes(rng, drawn, micron)
     # No section is of even thickness.
-    amounts[:2] *= np.exp(rng.uniform(0, 0.12) * noise(rng, size, rng.uniform(0.3, 1.0) * size))
+    drawn[:2] *= np.exp(rng.uniform(0, 0.12) * noise(rng, size, rng.uniform(0.3, 1.0) * size))
     grain = rng.uniform(0.02, 0.12) * rng.standard_normal((2, size, size), np.float32)
-    amounts[:2] *= np.maximum(1 + grain, 0)
-    return amounts
+    drawn[:2] *= np.maximum(1 + grain, 0)
+    layers = np.zeros((NUCLEAR + 1, size, size), np.float32)
+    layers[:2], layers[NUCLEAR] = drawn[:2], drawn[2]
+    return layers
 
 
 def draw_kind(rng: Generator, size: int, kind: Kind, micron: float) -> Field:
-    """Return (2, size, size) hematoxylin and eosin of one kind of tissue."""
+    """Return (3, size, size) of one kind of tissue: hematoxylin, eosin, and how much of each pixel is nucleus."""
     angle = rng.uniform(0, np.pi) + 0.5 * noise(rng, size, max(8.0, 60 / micron))
     texture = noise(rng, size, max(0.8, 1.2 / micron))
     if kind.fibrous:
@@ -156,7 +163,7 @@ def draw_kind(rng: Generator, size: int, kind: Kind, micron: float) -> Field:
         opening = noise(rng, size, max(1.5, kind.hole / micron)) + 0.2 * texture
         bare = np.clip(0.5 + 3 * (opening - np.quantile(opening, 1 - share)), 0, 1)
         eosin, hematoxylin = eosin * (1 - bare), hematoxylin * (1 - bare)
-    ground = np.stack([hematoxylin, np.minimum(eosin, 1.5)]).astype(np.float32)
+    ground = np.stack([hematoxylin, np.minimum(eosin, 1.5), np.zeros_like(eosin)]).astype(np.float32)
     return add_nuclei(rng, ground, kind, micron, angle)
 
 
@@ -164,11 +171,11 @@ def scatter_lymphocytes(rng: Generator, ground: Field, micron: float) -> Field:
     """Return tissue with a few lymphocytes strewn over it, but not where it is bare."""
     kind = replace(KINDS["lymphocytes"], spacing=(9, 18), share=(0.02, 0.2))
     drawn = add_nuclei(rng, ground, kind, micron, np.zeros_like(ground[0]))
-    return np.where(ndimage.uniform_filter(ground.sum(0), 5) > 0.1, drawn, ground)
+    return np.where(ndimage.uniform_filter(ground[:2].sum(0), 5) > 0.1, drawn, ground)
 
 
 def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: Field) -> Field:
-    """Return the ground with nuclei drawn over it."""
+    """Return the ground (3, size, size), its hematoxylin, eosin and nuclei, with further nuclei drawn over it."""
     size = ground.shape[-1]
     center = points(rng, size, max(2.0, rng.uniform(*kind.spacing) / micron))
     center = center[rng.random(len(center)) < rng.uniform(*kind.share)]
@@ -193,7 +200,8 @@ def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: 
     chromatin = clumps * noise(rng, size, max(0.8, 0.8 / micron)) + 0.12 * noise(rng, size, max(1.0, 2 / micron))
     hematoxylin *= np.exp(chromatin)
     eosin = np.maximum(rng.uniform(0.3, 0.38) - 0.3 * hematoxylin, 0.02) + 0.15 * ground[EOSIN]
-    return np.asarray(ground + opacity * (np.stack([hematoxylin, eosin]) - ground), np.float32)
+    nuclear = np.stack([hematoxylin, eosin, np.ones_like(eosin)])
+    return np.asarray(ground + opacity * (nuclear - ground), np.float32)
 
 
 def find_background(rng: Generator, size: int) -> Mask:
@@ -206,26 +214,26 @@ def find_background(rng: Generator, size: int) -> Mask:
     return np.asarray(height > np.quantile(height, 1 - share))
 
 
-def add_blood(rng: Generator, amounts: Field) -> None:
+def add_blood(rng: Generator, layers: Field) -> None:
     """Pour red cells into a part of some patches: they hold hemoglobin and take much eosin."""
     if rng.random() > 0.3:
         return
-    size = amounts.shape[-1]
+    size = layers.shape[-1]
     region = noise(rng, size, rng.uniform(0.1, 0.5) * size)
     where = region > np.quantile(region, 1 - rng.uniform(0.02, 0.3))
     cells = noise(rng, size, rng.uniform(1.5, 8))
     dense = np.clip(rng.uniform(0.2, 1.4) + cells, 0, 1) * where
     strength = rng.uniform(0.4, 1.1)
-    amounts *= 1 - dense
-    amounts[BLOOD] += strength * dense
-    amounts[EOSIN] += rng.uniform(0.5, 1.1) * dense * np.exp(0.1 * cells)
+    layers *= 1 - dense
+    layers[BLOOD] += strength * dense
+    layers[EOSIN] += rng.uniform(0.5, 1.1) * dense * np.exp(0.1 * cells)
 
 
-def add_pigment(rng: Generator, amounts: Field) -> None:
+def add_pigment(rng: Generator, layers: Field) -> None:
     """Strew brown granules over a part of a few patches."""
     if rng.random() > 0.08:
         return
-    size = amounts.shape[-1]
+    size = layers.shape[-1]
     region = noise(rng, size, 0.2 * size) > rng.uniform(0.5, 1.5)
     grains = np.clip(noise(rng, size, rng.uniform(1, 4)) - rng.uniform(0, 1), 0, 1.5)
-    amounts[PIGMENT] += rng.uniform(0.3, 1.0) * grains * region
+    layers[PIGMENT] += rng.uniform(0.3, 1.0) * grains * region

@@ -58,12 +58,16 @@ class PhysicalLab:
     """Stray light, as a share of white."""
     white: NDArray[np.float64]
     """(3,) what glass is stored as; above 1, it is cut off."""
+    black: float
+    """What is stored as black, with all that is darker: cameras stretch the contrast so."""
     noise: float
     """Standard deviation of each channel, in levels."""
     sharpening: float
     jpeg: Jpeg | None
 
 
+DIM = 0.1
+"""Share of the light that a photograph lacks, from where on stray light and noise show as well."""
 MILD = 0.4
 """Share of the labs that are near the middle of all ranges, as most real ones are."""
 MIDDLE = 0.4
@@ -109,7 +113,7 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
         absorption[number] *= find_strength(absorption[number], bands @ matrix.T, density * gamma)
     # Slides are scanned bright, photographs through a microscope are often dim, whatever the stain.
     loss = rng.choice([0.0, 0.06, 0.25, 0.5], p=[0.3, 0.4, 0.15, 0.15]) * rng.random()
-    tint = np.exp(rng.normal(0, draw.width * rng.choice([0.0, 0.012, 0.04], p=[0.3, 0.45, 0.25]), 3))
+    tint = np.exp(rng.normal(0, draw.width * rng.choice([0.0, 0.012, 0.04, 0.12], p=[0.28, 0.42, 0.22, 0.08]), 3))
     exposure = 1.0 if draw.happens(0.7) else 1 + draw.upto(0.08)
     quality = 97 - int(draw.upto(32))
     return PhysicalLab(
@@ -118,9 +122,11 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
         matrix=matrix,
         gamma=gamma,
         contrast=float(np.clip(draw.normal(0, 0.25), -0.6, 0.6)),
-        flare=draw.upto(0.04) if draw.happens(0.5) else 0.0,
+        flare=draw.upto(0.12 if loss > DIM else 0.04) if draw.happens(0.5) else 0.0,
         white=(1 - loss) * exposure * tint / max(1.0, tint.max()),
-        noise=draw.upto(3.5) if draw.happens(0.25) else draw.upto(1.0),
+        black=draw.upto(0.2) if draw.happens(0.12) else 0.0,
+        # The less light, the more noise.
+        noise=draw.upto(3.5 / (1 - loss)) if draw.happens(0.6 if loss > DIM else 0.25) else draw.upto(1.0),
         sharpening=draw.upto(0.8) if draw.happens(0.35) else 0.0,
         jpeg=Jpeg(quality, draw.happens(0.5)) if draw.happens(0.75) else None,
     )
@@ -190,6 +196,7 @@ def expose(amounts: Floats, lab: PhysicalLab) -> Floats:
     # An S through 0 and 1, steepest or flattest in the middle.
     stored = stored - lab.contrast * np.float32(0.5 / np.pi) * np.sin(2 * np.pi * stored)
     stored = np.clip(stored * lab.white.astype(np.float32), 0, 1)
+    stored = np.maximum((stored - lab.black) / (1 - lab.black), 0)
     return np.asarray(stored.reshape(count, height, width, 3).transpose(0, 3, 1, 2), np.float32)
 
 

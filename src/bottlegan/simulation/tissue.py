@@ -48,6 +48,8 @@ class Tissue:
     """(2, H, W) float32 >= 0: hematoxylin, eosin; 1 is the reference set's strong stain (99th percentile of tissue)."""
     epithelium: Tensor
     """(H, W) bool: true on epithelium, false on its lumen and everywhere else."""
+    nuclear: Tensor
+    """(H, W) float32 in [0, 1]: how much of each pixel is nucleus."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +140,9 @@ def draw_tissue(seed: int, index: int, size: int = 448) -> Tissue:
     concentration = draw_stroma(rng, size, layout)
     draw_epithelium(rng, concentration, layout, objects)
     draw_hollows(rng, concentration, layout)
-    draw_nuclei(rng, concentration, layout, objects)
-    return Tissue(torch.from_numpy(scan(rng, concentration)), torch.from_numpy(layout.epithelium))
+    nuclear = draw_nuclei(rng, concentration, layout, objects)
+    scanned = scan(rng, concentration)
+    return Tissue(*(torch.from_numpy(each) for each in (scanned, layout.epithelium, nuclear)))
 
 
 def plan_objects(rng: Generator, size: int, heading: float) -> Objects:
@@ -293,8 +296,8 @@ def draw_hollows(rng: Generator, concentration: Field, layout: Layout) -> None:
     concentration[:, blood] = np.array([[0.08], [0.95]], np.float32) * cells[blood]
 
 
-def draw_nuclei(rng: Generator, concentration: Field, layout: Layout, objects: Objects) -> None:
-    """Draw every nucleus over what is there: epithelial, stromal, inflammatory."""
+def draw_nuclei(rng: Generator, concentration: Field, layout: Layout, objects: Objects) -> Field:
+    """Draw every nucleus over what is there, epithelial, stromal, inflammatory; return how much of each pixel they are."""
     size = concentration.shape[-1]
     groups = [
         epithelial_nuclei(rng, size, layout, objects),
@@ -309,6 +312,7 @@ def draw_nuclei(rng: Generator, concentration: Field, layout: Layout, objects: O
     concentration += opacity * (nuclear - concentration)
     # Around a nucleus lies its cell, which also takes some hematoxylin.
     concentration[0] += 0.1 * ndimage.gaussian_filter(opacity, 1.5) * ~layout.hollow
+    return opacity
 
 
 def epithelial_nuclei(rng: Generator, size: int, layout: Layout, objects: Objects) -> Nuclei:

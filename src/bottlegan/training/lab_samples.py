@@ -33,6 +33,7 @@ class LabPixels:
     truth: NDArray[np.uint8]
     """(..., 3): levels in the reference stain."""
     is_glass: NDArray[np.bool_]
+    is_nuclear: NDArray[np.bool_]
     is_he: NDArray[np.bool_]
     """(N,) whether the lab shows H&E."""
     is_physical: NDArray[np.bool_]
@@ -89,12 +90,12 @@ def sample_lab(lab: SimulatedLab, random: np.random.Generator) -> LabPixels:
     rows, columns = place_grid(SHOWN, SHOWN, most)
     at = np.ix_(rows, columns)
     parts = []
-    for image, truth, glass in zip(lab.images, lab.truth, lab.glass, strict=True):
+    for image, truth, glass, nuclear in zip(lab.images, lab.truth, lab.glass, lab.nuclear, strict=True):
         density, roughness = look_at_image(image, most)
         chosen = random.choice(len(density), KEPT, replace=False)
-        seen = (density, roughness, truth[at].reshape(-1, 3), glass[at].ravel())
+        seen = (density, roughness, truth[at].reshape(-1, 3), glass[at].ravel(), nuclear[at].ravel())
         parts.append([each[chosen] for each in seen])
-    density, roughness, truth, glass = (np.stack(each)[None] for each in zip(*parts, strict=True))
+    density, roughness, truth, glass, nuclear = (np.stack(each)[None] for each in zip(*parts, strict=True))
     flags = (np.array([lab.is_he]), np.array([lab.is_physical]))
     assert density.shape[1] == PATCHES  # noqa: S101 - what training indexes by
-    return LabPixels(density.astype(np.float16), roughness.astype(np.float16), truth, glass, *flags)
+    return LabPixels(density.astype(np.float16), roughness.astype(np.float16), truth, glass, nuclear, *flags)

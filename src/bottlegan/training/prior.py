@@ -43,9 +43,10 @@ LOOK_WEIGHTS = (0.5, 1.0)
 READ_WEIGHT = 0.5  # of the amounts that the encoder reads in each pixel, beside what the maps do that follow from them
 Step = Callable[[Tensor, dict[str, Tensor]], None]
 """Takes a step down a loss, and reports figures."""
+NUCLEAR_WEIGHT = 0.05  # of telling nuclei from the rest
 SIDE_WEIGHT = 0.04  # of what the encoder says of itself, beside what its maps do
-VARIED = 0.7  # share of the labs shown that are varied
-VARIED_STRENGTH, VARIED_CHANNEL, VARIED_CROSSTALK = 0.3, 0.15, 0.06
+VARIED = 0.75  # share of the labs shown that are varied
+VARIED_STRENGTH, VARIED_CHANNEL, VARIED_CROSSTALK = 0.35, 0.2, 0.09
 """How far: of the logarithms of all densities and of each channel's, and of what a channel takes of another."""
 
 
@@ -59,11 +60,11 @@ class PriorConfig:
     """Styles whose spread the codes are measured in."""
     width: int = 64
     """Of the encoder's layers."""
-    labs: int = 4000
+    labs: int = 4400
     """Simulated labs."""
     finder_steps: int = 1000
     """That teach the encoder what glass is."""
-    steps: int = 5000
+    steps: int = 4000
     """That teach it what styles are."""
     batch: int = 32
     """Labs a step."""
@@ -140,6 +141,7 @@ class LabTensors:
         self.roughness = torch.from_numpy(pixels.roughness)
         self.truth = torch.from_numpy(pixels.truth)
         self.is_glass = torch.from_numpy(pixels.is_glass)
+        self.is_nuclear = torch.from_numpy(pixels.is_nuclear)
         self.is_he = torch.from_numpy(pixels.is_he)
 
     def __len__(self) -> int:
@@ -159,9 +161,10 @@ class LabTensors:
         return (order + 2.0 * (tilted & (torch.arange(PATCHES) >= PATCHES // 2))).argsort(1)[:, :shown]
 
     def draw_seen(self, rows: Tensor, patches: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, ...]:
-        """Return pixels of the labs `rows` (B,): densities, roughness, whether each shows glass, and the truth."""
+        """Return pixels of the labs `rows` (B,): densities, roughness, the truth, whether each shows glass, or nuclei."""
         at = self._draw_places(rows, patches, count, random)
-        return self.density[at].float(), self.roughness[at].float(), self.is_glass[at], from_levels(self.truth[at])
+        density, roughness, truth = self.density[at].float(), self.roughness[at].float(), from_levels(self.truth[at])
+        return density, roughness, truth, self.is_glass[at], self.is_nuclear[at]
 
     def draw_scored(self, rows: Tensor, patches: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, Tensor]:
         """Return densities (B, P, 3) and intensities in the reference stain, half of pixels of any patch of the lab."""
@@ -182,7 +185,7 @@ def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, s
     steps = descend(parameters, config.finder_steps, config.finder_rate, seed=seed, name=name, progress=progress)
     for step, random in steps:
         rows, patches, variation = labs.choose(config.batch, random)
-        density, roughness, is_glass, _ = labs.draw_seen(rows, patches, config.read, random)
+        density, roughness, _, is_glass, _ = labs.draw_seen(rows, patches, config.read, random)
         logits = encoder.find_glass(vary(density, variation), vary_roughness(roughness, variation))
         loss = F.binary_cross_entropy_with_logits(logits, is_glass.float())
         step(loss, {"glass": loss})
@@ -195,16 +198,20 @@ def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, 
     every = max(1, config.pixels // config.read)
     for step, random in descend(parameters, config.steps, config.rate, seed=seed, name=name, progress=progress):
         rows, patches, variation = labs.choose(config.batch, random)
-        density, roughness, _, truth = labs.draw_seen(rows, patches, config.pixels, random)
+        density, roughness, truth, _, is_nuclear = labs.draw_seen(rows, patches, config.pixels, random)
         sight = see_all(encoder, vary(density, variation), vary_roughness(roughness, variation))
         shown, is_he = sight.is_tissue.sum(1) >= LEAST_TISSUE, labs.is_he[rows]
         styled, content = labs.draw_scored(rows, patches, config.scored, random)
         looks = encoder(sight, every)
         losses = [judge(look, vary(styled, variation), content, shown, is_he) for look in looks]
-        readable = truth[:, ::every], sight.is_tissue[:, ::every], shown & is_he
-        misread = [judge_amounts(look.amounts @ encoder.basis, *readable) for look in looks]
+        readable = sight.is_tissue[:, ::every], shown & is_he
+        misread = [
+            READ_WEIGHT * judge_amounts(look.amounts @ encoder.basis, truth[:, ::every], *readable)
+            + NUCLEAR_WEIGHT * judge_nuclei(look.nuclear, is_nuclear[:, ::every], *readable)
+            for look in looks
+        ]
         total = sum(
-            weight * (loss["total"] + READ_WEIGHT * wrong)
+            weight * (loss["total"] + wrong)
             for weight, loss, wrong in zip(LOOK_WEIGHTS, losses, misread, strict=True)
         )
         step(torch.as_tensor(total), losses[-1])
@@ -269,6 +276,13 @@ def judge_amounts(density: Tensor, truth: Tensor, is_tissue: Tensor, chosen: Ten
     errors = (soft_rgb(density) - truth).square().mean(2) * is_tissue
     mean = errors.sum(1) / is_tissue.sum(1).clamp(min=1)
     return ((mean + 1e-5).sqrt() * chosen).sum() / chosen.sum().clamp(min=1)
+
+
+def judge_nuclei(nuclear: Tensor, truth: Tensor, is_tissue: Tensor, chosen: Tensor) -> Tensor:
+    """Return how badly nuclei are told from other tissue by logits (B, P), in chosen labs (B,)."""
+    surprise = F.binary_cross_entropy_with_logits(nuclear, truth.float(), reduction="none")
+    counted = (is_tissue & chosen[:, None]).float()
+    return (surprise * counted).sum() / counted.sum().clamp(min=1)
 
 
 def descend(
