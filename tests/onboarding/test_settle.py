@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.onboarding.settle import TYPICAL, USUAL_ERROR, Floats, find_mend, settle
+from bottlegan.onboarding.settle import TYPICAL, USUAL_ERROR, Floats, find_mend, find_nuclei, settle
 from bottlegan.stain.affine import AffineMap, StyleMaps
 
 BASIS = np.array([[0.9, 1.1, 0.5], [0.1, 0.8, 0.4], [0.5, -0.3, 0.6]], np.float32)
@@ -95,3 +95,16 @@ def test_nothing_is_settled_where_nothing_is_known(nuclear: float) -> None:
     assert find_mend(faint, np.full(500, nuclear), 1.0) == pytest.approx(np.eye(2), abs=1e-9)
     unknown, _ = draw_amounts(np.array([[0.5, 0.0], [0.0, 0.6]]))
     assert find_mend(unknown[:, :2].astype(float), np.full(PIXELS, 0.5), 1.0) == pytest.approx(np.eye(2), abs=1e-9)
+
+
+@given(st.floats(-6, 2), st.floats(1, 8), st.integers(200, 3600))
+def test_nuclei_are_what_looks_most_like_them_however_little_that_is(low: float, gap: float, nuclei: int) -> None:
+    is_nucleus = np.arange(PIXELS) < nuclei
+    logits = low + gap * is_nucleus + np.random.default_rng(0).normal(0, 0.05 * gap, PIXELS)
+    found = find_nuclei(logits)
+    assert found[is_nucleus].mean() > 0.98
+    assert found[~is_nucleus].mean() < 0.02
+
+
+def test_where_all_pixels_look_alike_none_is_called_a_nucleus() -> None:
+    assert find_nuclei(np.full(100, -2.0)) == pytest.approx(np.full(100, 0.5))

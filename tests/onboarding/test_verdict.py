@@ -11,6 +11,7 @@ from bottlegan.onboarding.verdict import (
     LEAST_CONTRAST,
     LEAST_HE,
     LEAST_TISSUE,
+    LIKELY_HE,
     MOST_DARKNESS,
     MOST_GAIN,
     Verdict,
@@ -34,7 +35,8 @@ def test_nothing_unusual_is_good_and_says_what_to_expect() -> None:
     [
         ("expected_error", GOOD_ERROR, Verdict.GOOD, Verdict.UNCERTAIN),
         ("gain", GOOD_GAIN, Verdict.GOOD, Verdict.UNCERTAIN),
-        ("is_he", LEAST_HE, Verdict.REFUSED, Verdict.GOOD),
+        ("is_he", LEAST_HE, Verdict.REFUSED, Verdict.UNCERTAIN),
+        ("is_he", LIKELY_HE, Verdict.UNCERTAIN, Verdict.GOOD),
         ("tissue", LEAST_TISSUE, Verdict.REFUSED, Verdict.GOOD),
         ("contrast", LEAST_CONTRAST, Verdict.REFUSED, Verdict.GOOD),
         ("darkness", MOST_DARKNESS, Verdict.GOOD, Verdict.REFUSED),
@@ -50,6 +52,7 @@ def test_each_line_is_drawn_where_the_table_says(name: str, line: float, below: 
     [
         ({"expected_error": 31.0}, "expected error 31 levels"),
         ({"gain": 5.5}, r"noise is amplified 5\.5 times"),
+        ({"is_he": 0.4}, "may not be those of hematoxylin and eosin"),
         ({"is_he": 0.1}, "not those of hematoxylin and eosin"),
         ({"tissue": 0.0}, "no tissue found"),
         ({"contrast": 0.0}, "no tissue found"),

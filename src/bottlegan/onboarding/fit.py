@@ -73,8 +73,8 @@ def find_maps(images: Sequence[Pixels], encoder: Weights) -> tuple[StyleMaps, St
     center = sight.glass if sight.sees_glass.all() else sight.density[:, :, 0].mean(1)
     white = seen.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
     expected_error = 255 * float(np.exp(seen.log_errors).mean())
-    nuclear = sigmoid(seen.nuclear)[0]
-    maps = settle(seen.maps, sight.density[0, :, 0], nuclear, encoder["basis"], white, expected_error)
+    tissue = sight.density[0, :, 0]
+    maps = settle(seen.maps, tissue, seen.nuclear[0], encoder["basis"], white, expected_error)
     normalize = limit_gain(keep_white(maps.normalize, center), center)
     diagnosis = diagnose(
         tissue=1 - float(is_glass.mean()),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 GOOD_ERROR = 16.0
-"""Expected root mean square error, in levels of 255, below which a style is good, as in 95 of 100 simulated labs."""
+"""Expected root mean square error, in levels of 255, below which a style is good, as in 99 of 100 simulated labs."""
 GOOD_GAIN = 4.0
 """Noise gain up to which a style is good: above, noise that nobody sees before may be seen after."""
 MOST_GAIN = 8.0
@@ -20,8 +20,10 @@ LEAST_CONTRAST = 0.06
 MOST_DARKNESS = 3.0
 """Median density, a twentieth of the light, from which on the background is dark, as in fluorescence: more than in any
 of 223 simulated labs of H&E."""
-LEAST_HE = 0.5
-"""Probability of being H&E below which images are refused: it is higher in 998 of 1,000 simulated labs of H&E."""
+LIKELY_HE = 0.5
+"""Probability of being H&E up to which a style is uncertain."""
+LEAST_HE = 0.2
+"""The same, below which images are refused: four to one that they are something else."""
 
 
 class Verdict(StrEnum):
@@ -62,6 +64,9 @@ def diagnose(
     elif not (is_he >= LEAST_HE and darkness <= MOST_DARKNESS):
         reason = "the colors are not those of hematoxylin and eosin on bright glass; give bright-field H&E images"
         verdict = Verdict.REFUSED
+    elif not is_he >= LIKELY_HE:
+        reason = "the colors may not be those of hematoxylin and eosin; check the result, or give more images"
+        verdict = Verdict.UNCERTAIN
     elif not gain <= GOOD_GAIN:
         reason = f"noise is amplified {gain:.1f} times; check the result, or scan a stronger stain"
         verdict = Verdict.UNCERTAIN
