@@ -16,7 +16,7 @@ from bottlegan.reproduce.world import World, draw_world
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return draw_world("smoke", None, 0, 0)
+    return draw_world("smoke", "wide", None, 0, 0)
 
 
 def test_uploads_are_as_small_as_they_are_said_to_be(world: World) -> None:

@@ -50,7 +50,7 @@ def bench_federation(
     """
     progress = progress or Silent()
     torch.set_num_threads(1)
-    world = draw_world(scale, data, SEED, 0)
+    world = draw_world(scale, "wide", data, SEED, 0)
     uploads: tuple[Upload, ...] = ("code", "generators")
     measured = {upload: bench_uploads(world, upload, progress) for upload in uploads}
     figures: dict[str, Json] = {"clients": clients, "cores": os.cpu_count()}

@@ -22,7 +22,21 @@ def reproduce(
         Literal["smoke", "cpu", "paper"],
         typer.Option(help="smoke: seconds, on procedural tissue; cpu: all styles; paper: as many steps as the paper."),
     ] = "cpu",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 and figure3 have two.")] = 0,
+    styles: Annotated[
+        Literal["mixtures", "wide"],
+        typer.Option(
+            help="How far apart the labs of table1 and figure3 stain: mixtures of nine laboratories, as the paper "
+            "has it, or these with much noise on top."
+        ),
+    ] = "mixtures",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 has its own draws.")] = 0,
+    draws: Annotated[int, typer.Option(help="Draws of styles, labels and first weights in table1 and figure3.")] = 5,
+    row: Annotated[
+        list[str] | None, typer.Option(help="A row of table1 to make; may be given again.", show_default="all")
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Compare settings of table1's baselines instead, on labs drawn for that.")
+    ] = False,
     jobs: Annotated[
         int | None, typer.Option(help="Runs of table1 and figure3 side by side.", show_default="one a core")
     ] = None,
@@ -40,13 +54,16 @@ def reproduce(
         progress = TerminalProgress(log)
         match result:
             case "table1":
-                from bottlegan.reproduce.table1 import run_table1
+                from bottlegan.reproduce.table1 import Experiment, run_table1
 
-                written = run_table1(scale, out, data, jobs, progress)
+                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
+                written = run_table1(experiment, jobs, progress)
             case "figure3":
                 from bottlegan.reproduce.figure3 import run_figure3
+                from bottlegan.reproduce.table1 import Experiment
 
-                written = run_figure3(scale, out, data, jobs, progress)
+                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
+                written = run_figure3(experiment, jobs, progress)
             case "table2":
                 from bottlegan.reproduce.table2 import run_table2
 
