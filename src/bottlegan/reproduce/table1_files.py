@@ -86,7 +86,7 @@ _LEGEND = (
     "IOU of the epithelium, ECE (40 bins) and NLL over all pixels of all labs' test patches, each lab's in its own",
     "stain. Calibrated: with a temperature that the server has found on its own validation patches, which are in the",
     "reference stain. No labels: over labs that contributed no labels. MB up: what a lab that trains in every round",
-    "uploads in all. Local only: each lab with labels trains and is tested alone, so its scores are of those labs only.",
+    "uploads in all. Local only: each lab with labels trains and is tested alone, so its scores are theirs only.",
     "Pooled: not federated, as many steps in all. Seconds: of processor time, on one core, scoring included.",
 )
 

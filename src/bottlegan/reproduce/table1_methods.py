@@ -25,7 +25,7 @@ Together = Literal["federated", "local", "pooled"]
 Baseline = Literal["macenko", "torchstain", "hed", "randstainna"]
 
 FEDAVGM = StrategyConfig()
-FIXMATCH = FixMatchConfig(enabled=True)
+ALONE, FIXMATCH = FixMatchConfig(), FixMatchConfig(enabled=True)
 PROXIMAL = 0.01
 
 
@@ -42,7 +42,7 @@ class Method:
     stained: Stained = "own"
     jitter: float = JITTER
     """Of HED jitter, if that is the baseline."""
-    fixmatch: FixMatchConfig = FixMatchConfig()
+    fixmatch: FixMatchConfig = ALONE
     strategy: StrategyConfig = FEDAVGM
     proximal: float = 0.0
     local_normalization: bool = False

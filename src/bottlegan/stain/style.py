@@ -1,8 +1,9 @@
 """Staining styles as numbers: the nine laboratories of the paper, the reference stain among them, and random others.
 
 The paper makes styles as random linear combinations of nine laboratories' styles, with noise on the entries of the
-stain matrix and on the optical density of each pixel (`PAPER`); its federation goes without the noise (`MIXTURES`). Real labs differ less in color but also in how strongly
-they stain, and in their scanners' white point, illumination and gamma (`LABS`).
+stain matrix and on the optical density of each pixel (`PAPER`); its federation goes without the noise (`MIXTURES`).
+Real labs differ less in color but also in how strongly they stain, and in their scanners' white point, illumination and
+gamma (`LABS`).
 """
 
 import math
