@@ -11,8 +11,9 @@ from bottlegan.federated.client.training import Lab
 from bottlegan.federated.protocol.exchange import Reply, Request
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights
+from bottlegan.reproduce.federations import obtain_styles
 from bottlegan.reproduce.figure3 import SHOWN, write_figure
-from bottlegan.reproduce.table1 import FOLDS, SEEDS, Experiment, make_run, obtain_styles, run_table1
+from bottlegan.reproduce.table1 import FOLDS, SEEDS, Experiment, make_run, run_table1
 from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import METHODS, SWEEP, find_stain, plan_training
 from bottlegan.reproduce.world import World, draw_world
@@ -34,7 +35,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 @pytest.fixture(scope="module")
 def styles(world: World, smoke: Experiment) -> ModelWeights:
-    return obtain_styles(world, smoke.runs)[0]
+    return obtain_styles(world.labs("own"), 0, smoke.runs / "styles-seed0-fold0.safetensors")[0]
 
 
 def labs_of(key: str, world: World, styles: ModelWeights) -> dict[str, Lab]:

@@ -8,7 +8,7 @@ import typer
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.progress import EventLog
 
-Result = Literal["table1", "table2", "figure2", "figure3"]
+Result = Literal["table1", "table2", "table3", "figure2", "figure3"]
 
 
 def reproduce(
@@ -16,7 +16,10 @@ def reproduce(
     out: Annotated[Path, typer.Option(help="Folder for the results; a run there is gone on with.", show_default=False)],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of PESO patches; else $BOTTLEGAN_PESO. Not used by smoke."),
+        typer.Option(
+            help="Folder of PESO patches; else $BOTTLEGAN_PESO. For table3, of real labs with an index.csv. "
+            "Not used by smoke."
+        ),
     ] = None,
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
@@ -30,15 +33,16 @@ def reproduce(
         ),
     ] = "mixtures",
     seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 has its own draws.")] = 0,
-    draws: Annotated[int, typer.Option(help="Draws of styles, labels and first weights in table1 and figure3.")] = 5,
+    draws: Annotated[int, typer.Option(help="Draws of labs and first weights in table1, table3 and figure3.")] = 5,
     row: Annotated[
-        list[str] | None, typer.Option(help="A row of table1 to make; may be given again.", show_default="all")
+        list[str] | None,
+        typer.Option(help="A row of table1 or table3; may be given again.", show_default="all"),
     ] = None,
     sweep: Annotated[
         bool, typer.Option("--sweep", help="Compare settings of table1's baselines instead, on labs drawn for that.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs of table1 and figure3 side by side.", show_default="one a core")
+        int | None, typer.Option(help="Runs of table1, table3 and figure3 side by side.", show_default="one a core")
     ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.
@@ -58,6 +62,11 @@ def reproduce(
 
                 experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
                 written = run_table1(experiment, jobs, progress)
+            case "table3":
+                from bottlegan.reproduce import table3
+
+                real = table3.Experiment(scale, out, data, tuple(row or ()), draws)
+                written = table3.run_table3(real, jobs, progress)
             case "figure3":
                 from bottlegan.reproduce.figure3 import run_figure3
                 from bottlegan.reproduce.table1 import Experiment

@@ -24,8 +24,7 @@ def format_interval(values: Sequence[float], digits: int = 3) -> str:
     return f"{mean} ± {half_width(values):.{digits}f}" if len(values) > 1 else mean
 
 
-def format_difference(ours: Sequence[float], others: Sequence[float], digits: int = 3) -> str:
-    """Return the mean difference of paired values, signed, with half the width of its interval."""
-    differences = [a - b for a, b in zip(ours, others, strict=True)]
-    text = format_interval(differences, digits)
+def format_difference(pairs: Sequence[tuple[float, float]], digits: int = 3) -> str:
+    """Return by how much the first of each pair is larger, in the mean, signed, with half the width of its interval."""
+    text = format_interval([ours - other for ours, other in pairs], digits)
     return text if text.startswith("-") else f"+{text}"

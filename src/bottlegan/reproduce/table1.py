@@ -5,15 +5,11 @@ are made side by side, one thread each, and each is written to a file of its own
 interrupted goes on after its last round.
 """
 
-import os
 import shutil
-import tempfile
 import time
 from collections.abc import Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from multiprocessing import get_context
+from functools import lru_cache, partial
 from pathlib import Path
 
 import torch
@@ -26,37 +22,26 @@ from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
-from bottlegan.federated.client.client import Client
-from bottlegan.federated.client.holdings import hold
 from bottlegan.federated.client.training import score_lab
-from bottlegan.federated.protocol.exchange import LocalExchange
-from bottlegan.federated.protocol.phase1 import CODE
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
-from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.federation import run_federation
-from bottlegan.federated.server.folder import STYLES, UPLOADS
-from bottlegan.federated.server.phase1 import run_phase1
+from bottlegan.federated.protocol.phase2 import load_network
 from bottlegan.federated.server.rounds import State, score_clients
-from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.metrics.tally import compute_scores, compute_temperature
-from bottlegan.models.weights import ModelWeights, read_weights, write_weights
+from bottlegan.reproduce.federations import (
+    Federation,
+    Which,
+    arrange,
+    count_bytes,
+    federate,
+    make_runs,
+    obtain_styles,
+)
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
-from bottlegan.reproduce.table1_methods import (
-    FIRST_VALIDATION,
-    METHODS,
-    ROUNDS,
-    SWEEP,
-    Method,
-    find_stain,
-    plan_training,
-)
+from bottlegan.reproduce.table1_methods import FIRST_VALIDATION, METHODS, SWEEP, Method, find_stain, plan_training
 from bottlegan.reproduce.table2_files import find_commit
-from bottlegan.reproduce.world import LabData, StyleSet, World, draw_world
+from bottlegan.reproduce.world import StyleSet, World, draw_world
 from bottlegan.training.task import lay_out, score
 
-Which = tuple[str, int, int]
-"""Key of the row, seed and fold of a run."""
 SEEDS = 5
 FOLDS = 3
 
@@ -131,13 +116,10 @@ def run_table1(experiment: Experiment, jobs: int | None = None, progress: Progre
     progress = progress or Silent()
     make_folder(experiment.runs)
     missing = [each for each in experiment.list_runs() if not experiment.path(*each).exists()]
-    # Spawned, because forked torch may hang; one thread each, as two small processes beat one of two threads.
-    with ProcessPoolExecutor(jobs or os.cpu_count(), get_context("spawn"), initializer=_use_one_thread) as pool:
-        tasks = [pool.submit(make_run, each, experiment) for each in missing]
-        for task in progress.track(as_completed(tasks), "runs", len(tasks)):
-            run = task.result()
-            progress.event("run", key=run.key, seed=run.seed, fold=run.fold, **to_values(run.scores))
-            experiment.write()
+    runs = make_runs(partial(make_run, experiment=experiment), missing, jobs)
+    for run in progress.track(runs, "runs", len(missing)):
+        progress.event("run", key=run.key, seed=run.seed, fold=run.fold, **to_values(run.scores))
+        experiment.write()
     return experiment.write()
 
 
@@ -146,11 +128,15 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     key, seed, fold = which
     method = next(each for each in experiment.methods if each.key == key)
     world = recall_world(experiment.scale, experiment.styles, experiment.data, seed, fold)
-    styles, phase1_seconds = obtain_styles(world, experiment.runs)
+    styles, phase1_seconds = obtain_styles(
+        world.labs("own"), seed, experiment.runs / f"styles-seed{seed}-fold{fold}.safetensors"
+    )
     path = experiment.path(*which)
     folder = path.with_suffix("")
     started = time.process_time()
-    federations = arrange(method, plan_training(method, experiment.scale), world, seed, folder)
+    given = world.labs(method.stained)
+    stain = find_stain(method, given, world.reference_set())
+    federations = arrange(method, plan_training(method, experiment.scale), given, stain, seed=seed, folder=folder)
     finished = [(each, federate(each, styles)) for each in federations]
     run = summarize(which, world, finished)
     if method.together == "federated" and not method.local_normalization:
@@ -173,79 +159,6 @@ def make_run(which: Which, experiment: Experiment) -> Run:
 def recall_world(scale: Scale, styles: StyleSet, data: Path | None, seed: int, fold: int) -> World:
     """Return the labs of a seed and fold, which several rows in a row have in common."""
     return draw_world(scale, styles, data, seed, fold)
-
-
-def obtain_styles(world: World, runs: Path) -> tuple[ModelWeights, float]:
-    """Return the global BottleGAN of phase 1 in mode `code`, and its seconds; it is kept for the other rows."""
-    path = runs / f"styles-seed{world.partition.seed}-fold{world.partition.fold}.safetensors"
-    if not path.exists():
-        config = FederationConfig(seed=world.partition.seed, rounds=ROUNDS)
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            clients = {each.name: Client(hold(each.train, [], []), folder / each.name) for each in world.labs("own")}
-            started = time.process_time()
-            run_phase1(LocalExchange({name: each.answer for name, each in clients.items()}), config, folder)
-            record: dict[str, str | int | float] = {"seconds": time.process_time() - started}
-            model = read_weights(folder / STYLES)
-        write_weights(replace(model, document=replace(model.document, record=record)), path)
-    model = read_weights(path)
-    return model, float(model.document.record["seconds"])
-
-
-@dataclass(frozen=True)
-class Federation:
-    """Labs that train together, in memory."""
-
-    clients: dict[str, Client]
-    config: FederationConfig
-    folder: Path
-
-    @property
-    def exchange(self) -> LocalExchange:
-        """Reaches the labs."""
-        return LocalExchange({name: client.answer for name, client in self.clients.items()})
-
-
-def arrange(method: Method, config: Phase2Config, world: World, seed: int, folder: Path) -> list[Federation]:
-    """Return who trains with whom: one federation or, where labs stay alone, one for each that has labels."""
-    given = world.labs(method.stained)
-    stain = find_stain(method, given, world.reference_set())
-    plan = FederationConfig(seed=seed, phase2=config, strategy=method.strategy, rounds=ROUNDS)
-
-    def open_labs(labs: list[LabData], below: Path) -> dict[str, Client]:
-        held = {each.name: hold(each.train, each.labeled, each.test) for each in labs}
-        return {name: Client(each, below / "labs" / name, stain) for name, each in held.items()}
-
-    match method.together:
-        case "federated":
-            return [Federation(open_labs(given, folder), plan, folder)]
-        case "local":
-            last = replace(plan, rounds=replace(ROUNDS, evaluate_every=config.rounds))
-            alone = [each for each in given if each.labeled]
-            return [Federation(open_labs([each], folder / each.name), last, folder / each.name) for each in alone]
-        case "pooled":
-            steps = replace(plan, phase2=spread_steps(config, given))
-            return [Federation(open_labs(pool(given), folder), steps, folder)]
-
-
-def federate(federation: Federation, styles: ModelWeights) -> State:
-    """Run a federation whose labs have uploaded their styles already, or what is left of it."""
-    uploads = UploadStore(federation.folder / UPLOADS)
-    for name in federation.clients if federation.config.phase2.mode != "plain" else ():
-        uploads.put(name, {CODE: torch.from_numpy(styles.code(name).copy())})
-    return run_federation(federation.exchange, federation.config, federation.folder)
-
-
-def pool(labs: list[LabData]) -> list[LabData]:
-    """Return one trainer that holds all labeled images, and all labs to score."""
-    everything = LabData("pool", [], [each for lab in labs for each in lab.labeled], [])
-    return [*(replace(lab, labeled=[]) for lab in labs), everything]
-
-
-def spread_steps(config: Phase2Config, labs: list[LabData]) -> Phase2Config:
-    """Return a configuration in which one trainer takes as many steps in a round as all labs with labels together."""
-    steps = config.training.steps * sum(1 for lab in labs if lab.labeled)
-    return replace(config, training=replace(config.training, steps=steps))
 
 
 def summarize(which: Which, world: World, finished: list[tuple[Federation, State]]) -> Run:
@@ -292,14 +205,3 @@ def to_scores(tallies: list[Tensor]) -> Scores:
 def pick_scores(scores: Mapping[str, float]) -> Scores:
     """Return those scores that are in the table."""
     return Scores(**{each.name: scores[each.name] for each in fields(Scores)})
-
-
-def count_bytes(weights: Weights) -> int:
-    """Return how many bytes weights take up in a message, without its envelope."""
-    return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-    # Weights that have died out would else be computed with at a tenth of the speed.
-    torch.set_flush_denormal(True)

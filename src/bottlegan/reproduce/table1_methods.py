@@ -22,7 +22,7 @@ from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
 
 Together = Literal["federated", "local", "pooled"]
-Baseline = Literal["macenko", "torchstain", "hed", "randstainna"]
+Baseline = Literal["macenko", "torchstain", "reinhard", "hed", "randstainna"]
 
 FEDAVGM = StrategyConfig()
 ALONE, FIXMATCH = FixMatchConfig(), FixMatchConfig(enabled=True)
@@ -107,7 +107,11 @@ ROUNDS = RoundsConfig(least=1, evaluate_every=25)
 
 def plan_training(method: Method, scale: Scale) -> Phase2Config:
     """Return how a row is trained: as any other, but for what makes it that row."""
-    base = SCALES[scale]
+    return plan_row(method, SCALES[scale])
+
+
+def plan_row(method: Method, base: Phase2Config) -> Phase2Config:
+    """Return the same training with what makes it that row."""
     return replace(
         base,
         training=replace(base.training, steps=method.longer * base.training.steps),
@@ -134,8 +138,8 @@ def find_stain(method: Method, given: list[LabData], reference_set: list[Pixels]
             reference = summarize_reference([to_batch(each) for each in reference_set])
             fitted = {each.name: normalize_closed_form(each.train, reference) for each in given}
             return lambda config, styles, own: fitted[own]
-        case "torchstain":
-            staining = normalize_each("Macenko", reference_set)
+        case "torchstain" | "reinhard":
+            staining = normalize_each("Macenko" if method.baseline == "torchstain" else "Reinhard", reference_set)
             return lambda config, styles, own: staining
         case "hed":
             jitter = partial(jitter_hed, jitter=method.jitter)

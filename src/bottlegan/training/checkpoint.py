@@ -1,20 +1,50 @@
 """Checkpoints: all that a training run needs to go on, in one safetensors file, without pickle."""
 
+import hashlib
 import json
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import replacing
+from bottlegan.core.files import make_folder, replacing
 
 if TYPE_CHECKING:
     from bottlegan.training.gan import Run, TrainConfig
+
+
+@contextmanager
+def kept_training(
+    folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]
+) -> Iterator[Path | None]:
+    """Give the path of a checkpoint in `folder`, named after all that training depends on; remove it afterwards.
+
+    What an interrupted run of other settings or images has left there is removed as well: it is of no use to anybody.
+    """
+    if folder is None:
+        yield None
+        return
+    told = hashlib.sha256(f"{settings} {seed}".encode())
+    for array in (array for arrays in given for array in arrays):
+        told.update(f" {array.dtype} {array.shape} ".encode())
+        told.update(np.ascontiguousarray(array).tobytes())
+    path = folder / f"{told.hexdigest()[:16]}.safetensors"
+    make_folder(folder)
+    for other in folder.iterdir():
+        if other != path:
+            other.unlink()
+    yield path
+    shutil.rmtree(folder)
 
 
 def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:

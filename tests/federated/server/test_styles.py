@@ -10,7 +10,7 @@ from bottlegan.core.config import parse, to_values
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.federated.client.style import Contribution, contribute
-from bottlegan.federated.protocol.phase1 import Phase1Config, Upload, expected_shapes
+from bottlegan.federated.protocol.phase1 import Method, Phase1Config, expected_shapes
 from bottlegan.federated.server import styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
@@ -31,7 +31,7 @@ SMALL = replace(
 )
 BY_CODE = Phase1Config()
 BY_GENERATORS = Phase1Config(
-    upload="generators",
+    method="generators",
     train=replace(SMALL, steps=2, warm_steps=2, check_every=2),
     distill=DistillConfig(train=replace(SMALL, steps=20, rate=1e-3)),
 )
@@ -71,7 +71,7 @@ def uploads(
 ) -> dict[str, dict[str, Contribution]]:
     """What each lab uploads, by kind of upload."""
     return {
-        config.upload: {
+        config.method: {
             name: contribute(images, config, reference_set=reference_set, prior=prior, seed=0)
             for name, images in labs.items()
         }
@@ -88,8 +88,8 @@ def models(
     uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Pixels]
 ) -> dict[str, BottleGAN]:
     return {
-        config.upload: assemble(
-            arrays(uploads[config.upload]), config, reference_set=reference_set, prior=prior, seed=0
+        config.method: assemble(
+            arrays(uploads[config.method]), config, reference_set=reference_set, prior=prior, seed=0
         )
         for config in (BY_CODE, BY_GENERATORS)
     }
@@ -113,20 +113,20 @@ def test_the_global_model_normalizes_and_restains_every_lab(upload: str, models:
 def test_uploads_are_as_expected(uploads: dict[str, dict[str, Contribution]], prior: ModelWeights) -> None:
     for config in (BY_CODE, BY_GENERATORS):
         shapes = expected_shapes(config, prior.document)
-        for found in uploads[config.upload].values():
+        for found in uploads[config.method].values():
             assert {name: tuple(tensor.shape) for name, tensor in found.arrays.items()} == shapes
             assert {tensor.dtype for tensor in found.arrays.values()} == {torch.float32}
             assert not any("reference" in name for name in found.arrays)
             assert found.verdict in {"good", "uncertain"}
 
 
-@pytest.mark.parametrize(("upload", "most"), [("code", 1000), ("generators", 500_000)])
-def test_uploads_are_small(upload: Upload, most: int, prior: ModelWeights) -> None:
-    shapes = expected_shapes(Phase1Config(upload=upload), prior.document)
+@pytest.mark.parametrize(("method", "most"), [("code", 1000), ("generators", 500_000), ("adversarial", 500_000)])
+def test_uploads_are_small(method: Method, most: int, prior: ModelWeights) -> None:
+    shapes = expected_shapes(Phase1Config(method=method), prior.document)
     assert len(save({name: torch.zeros(shape) for name, shape in shapes.items()})) <= most
 
 
-@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.upload)
+@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.method)
 def test_contributing_again_gives_the_same_bytes(
     config: Phase1Config,
     uploads: dict[str, dict[str, Contribution]],
@@ -135,7 +135,7 @@ def test_contributing_again_gives_the_same_bytes(
     reference_set: list[Pixels],
 ) -> None:
     again = contribute(labs["lab-1"], config, reference_set=reference_set, prior=prior, seed=0)
-    assert save(again.arrays) == save(uploads[config.upload]["lab-1"].arrays)
+    assert save(again.arrays) == save(uploads[config.method]["lab-1"].arrays)
 
 
 def test_images_of_no_tissue_are_refused(prior: ModelWeights) -> None:
@@ -159,7 +159,7 @@ def test_who_joins_or_leaves_changes_no_other_code(
     assert not prior.document.styles, "the prior itself must stay as it is"
 
 
-@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.upload)
+@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.method)
 def test_the_order_of_uploads_does_not_matter(
     config: Phase1Config,
     uploads: dict[str, dict[str, Contribution]],
@@ -167,10 +167,10 @@ def test_the_order_of_uploads_does_not_matter(
     prior: ModelWeights,
     reference_set: list[Pixels],
 ) -> None:
-    backward = dict(reversed(arrays(uploads[config.upload]).items()))
+    backward = dict(reversed(arrays(uploads[config.method]).items()))
     again = assemble(backward, config, reference_set=reference_set, prior=prior, seed=0)
-    assert again.codes.names == models[config.upload].codes.names
-    first = models[config.upload].state_dict()
+    assert again.codes.names == models[config.method].codes.names
+    first = models[config.method].state_dict()
     assert all(torch.equal(tensor, first[name]) for name, tensor in again.state_dict().items())
 
 

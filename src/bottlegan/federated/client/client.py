@@ -174,6 +174,7 @@ class Client:
                 reference_set=self.holdings.reference_set(),
                 prior=read_weights(self.prior),
                 seed=_get(request, "seed", int),
+                kept=self.state / "phase1",
                 progress=log,
             )
         return Reply(found.arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})

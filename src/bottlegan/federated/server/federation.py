@@ -49,7 +49,7 @@ def run_federation(
         exchange: Reaches the clients.
         config: What to do; in a folder that holds a run already, it must be the same.
         folder: Where the run is kept, for its owner's eyes only.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         prior: The model file that styles are fitted to, which labs are sent; by default the one that is shipped.
         progress: Where to report progress; events are also appended to the log in `folder`.
         label: What the rounds are called there.

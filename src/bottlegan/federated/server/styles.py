@@ -7,16 +7,18 @@ from pathlib import Path
 
 from torch import Tensor
 
+from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
+from bottlegan.federated.server.folder import DISTILLING, STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.files import to_weights
 from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
+from bottlegan.training.checkpoint import kept_training
 from bottlegan.training.distill import distill
 
 
@@ -37,6 +39,7 @@ def assemble_styles(
             reference_set=reference_set,
             prior=prior,
             seed=config.seed,
+            kept=folder / DISTILLING,
             progress=progress,
         )
         record: dict[str, str | int | float] = {"seed": config.seed, "clients": len(names)}
@@ -53,6 +56,7 @@ def assemble(
     reference_set: Sequence[Pixels] | None,
     prior: ModelWeights,
     seed: int,
+    kept: Path | None = None,
     progress: Progress | None = None,
 ) -> ModelWeights:
     """Return the global model with the style of each client, by name; the order of the uploads does not matter.
@@ -63,6 +67,7 @@ def assemble(
         reference_set: RGB levels (H, W, 3) of the public images; only needed to distill generators.
         prior: The network that codes were fitted to.
         seed: Of all random choices.
+        kept: Folder for training that was interrupted, which then goes on; without it, it begins anew.
         progress: Where to report progress.
     """
     shapes = expected_shapes(config, prior.document)
@@ -70,7 +75,11 @@ def assemble(
         if fault := find_fault(arrays, shapes):
             raise InputError(f"the upload of {name}: {fault}; let the client upload again with the current settings")
     names = sorted(contributions)
-    if config.upload == "code":
+    if config.method == "code":
         return prior.with_styles({name: contributions[name][CODE].numpy() for name in names})
     teachers = {name: from_arrays(contributions[name], config) for name in names}
-    return to_weights(distill(teachers, need_reference(reference_set), config.distill, seed, progress))
+    public = need_reference(reference_set)
+    given = [tensor.numpy() for name in names for tensor in contributions[name].values()]
+    with kept_training(kept, to_json(config), seed, given, public) as checkpoint:
+        model = distill(teachers, public, config.server, seed, progress=progress, checkpoint=checkpoint)
+    return to_weights(model)
