@@ -8,7 +8,7 @@ import typer
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.progress import EventLog
 
-Result = Literal["table1", "table2", "table3", "figure2", "figure3"]
+Result = Literal["table1", "table2", "table3", "phase1", "figure2", "figure3"]
 
 
 def reproduce(
@@ -32,6 +32,10 @@ def reproduce(
             "has it, or these with much noise on top."
         ),
     ] = "mixtures",
+    method: Annotated[
+        Literal["code", "generators", "adversarial"], typer.Option(help="How phase1 is run: as phase1.method.")
+    ] = "adversarial",
+    labs: Annotated[int, typer.Option(help="Labs of phase1, the first of table1's.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 has its own draws.")] = 0,
     draws: Annotated[int, typer.Option(help="Draws of labs and first weights in table1, table3 and figure3.")] = 5,
     row: Annotated[
@@ -62,6 +66,10 @@ def reproduce(
 
                 experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
                 written = run_table1(experiment, jobs, progress)
+            case "phase1":
+                from bottlegan.reproduce.phase1 import Trial, run_trial
+
+                written = run_trial(Trial(scale, styles, method, labs, out, data, seed), progress)
             case "table3":
                 from bottlegan.reproduce import table3
 

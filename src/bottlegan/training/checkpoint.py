@@ -2,9 +2,7 @@
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,17 +21,13 @@ if TYPE_CHECKING:
     from bottlegan.training.gan import Run, TrainConfig
 
 
-@contextmanager
-def kept_training(
-    folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]
-) -> Iterator[Path | None]:
-    """Give the path of a checkpoint in `folder`, named after all that training depends on; remove it afterwards.
+def name_checkpoint(folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]) -> Path | None:
+    """Return a path in `folder`, if there is one, named after all that training depends on.
 
-    What an interrupted run of other settings or images has left there is removed as well: it is of no use to anybody.
+    What training with other settings or images has left there is removed: nobody can go on with it.
     """
     if folder is None:
-        yield None
-        return
+        return None
     told = hashlib.sha256(f"{settings} {seed}".encode())
     for array in (array for arrays in given for array in arrays):
         told.update(f" {array.dtype} {array.shape} ".encode())
@@ -43,8 +37,7 @@ def kept_training(
     for other in folder.iterdir():
         if other != path:
             other.unlink()
-    yield path
-    shutil.rmtree(folder)
+    return path
 
 
 def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from bottlegan.core.config import parse, to_values
 from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.progress import Json, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.federated.client.style import Contribution, contribute
 from bottlegan.federated.protocol.phase1 import Method, Phase1Config, expected_shapes
@@ -23,6 +24,8 @@ from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.style import PAPER, REFERENCE, Style, draw_style
+from bottlegan.training import adversarial
+from bottlegan.training.adversarial import AdversarialConfig
 from bottlegan.training.distill import DistillConfig
 from bottlegan.training.gan import TrainConfig
 
@@ -35,6 +38,7 @@ BY_GENERATORS = Phase1Config(
     train=replace(SMALL, steps=2, warm_steps=2, check_every=2),
     distill=DistillConfig(train=replace(SMALL, steps=20, rate=1e-3)),
 )
+BY_CRITICS = Phase1Config(method="adversarial", adversarial=AdversarialConfig(steps=2, server_steps=3))
 STYLES = [draw_style(numpy_stream(2, k), f"lab-{k}", PAPER) for k in range(3)]
 
 
@@ -75,7 +79,7 @@ def uploads(
             name: contribute(images, config, reference_set=reference_set, prior=prior, seed=0)
             for name, images in labs.items()
         }
-        for config in (BY_CODE, BY_GENERATORS)
+        for config in (BY_CODE, BY_GENERATORS, BY_CRITICS)
     }
 
 
@@ -111,7 +115,7 @@ def test_the_global_model_normalizes_and_restains_every_lab(upload: str, models:
 
 
 def test_uploads_are_as_expected(uploads: dict[str, dict[str, Contribution]], prior: ModelWeights) -> None:
-    for config in (BY_CODE, BY_GENERATORS):
+    for config in (BY_CODE, BY_GENERATORS, BY_CRITICS):
         shapes = expected_shapes(config, prior.document)
         for found in uploads[config.method].values():
             assert {name: tuple(tensor.shape) for name, tensor in found.arrays.items()} == shapes
@@ -124,6 +128,81 @@ def test_uploads_are_as_expected(uploads: dict[str, dict[str, Contribution]], pr
 def test_uploads_are_small(method: Method, most: int, prior: ModelWeights) -> None:
     shapes = expected_shapes(Phase1Config(method=method), prior.document)
     assert len(save({name: torch.zeros(shape) for name, shape in shapes.items()})) <= most
+
+
+class Stopping(Silent):
+    """Stops training at its second look."""
+
+    def __init__(self) -> None:
+        self.looks: list[Json] = []
+
+    def event(self, kind: str, **fields: Json) -> None:
+        self.looks.append(fields["step"])
+        if len(self.looks) == 2:
+            raise KeyboardInterrupt
+
+
+class Counting(Stopping):
+    """Only counts."""
+
+    def event(self, kind: str, **fields: Json) -> None:
+        self.looks.append(fields["step"])
+
+
+def test_a_gan_that_was_interrupted_goes_on_at_labs_and_on_the_server(
+    labs: dict[str, list[Pixels]],
+    prior: ModelWeights,
+    reference_set: list[Pixels],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for steps in (adversarial.LAB, adversarial.SERVER):
+        monkeypatch.setitem(steps, "cpu", replace(SMALL, steps=3, warm_steps=0, crops=2, crop=32, check_every=1))
+    config = Phase1Config(method="adversarial")
+    images, given = labs["lab-1"], {"reference_set": reference_set, "prior": prior, "seed": 0}
+    whole = contribute(images, config, **given)
+    made = styles.assemble({"lab-1": whole.arrays}, config, **given)
+    with pytest.raises(KeyboardInterrupt):
+        contribute(images, config, **given, kept=tmp_path / "lab", progress=Stopping())
+    with pytest.raises(KeyboardInterrupt):
+        styles.assemble({"lab-1": whole.arrays}, config, **given, kept=tmp_path / "server", progress=Stopping())
+    seen = Counting()
+    resumed = contribute(images, config, **given, kept=tmp_path / "lab", progress=seen)
+    remade = styles.assemble({"lab-1": whole.arrays}, config, **given, kept=tmp_path / "server", progress=seen)
+    assert seen.looks == [2, 3, 2, 3], "the first step must not be taken again"
+    assert save(resumed.arrays) == save(whole.arrays)
+    assert {name: array.tobytes() for name, array in remade.arrays.items()} == {
+        name: array.tobytes() for name, array in made.arrays.items()
+    }
+    contribute(images, config, **given, kept=tmp_path / "lab", progress=seen)
+    assert seen.looks == [2, 3, 2, 3], "a lab that is asked again need not train again"
+
+
+def test_training_of_other_images_is_not_gone_on_with(
+    labs: dict[str, list[Pixels]],
+    prior: ModelWeights,
+    reference_set: list[Pixels],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny = replace(SMALL, steps=2, warm_steps=0, crops=2, crop=32, check_every=1)
+    monkeypatch.setitem(adversarial.LAB, "cpu", tiny)
+    config, given = Phase1Config(method="adversarial"), {"reference_set": reference_set, "prior": prior, "seed": 0}
+    with pytest.raises(KeyboardInterrupt):
+        contribute(labs["lab-1"], config, **given, kept=tmp_path, progress=Stopping())
+    seen = Counting()
+    contribute(labs["lab-2"], config, **given, kept=tmp_path, progress=seen)
+    assert seen.looks == [1, 2]
+
+
+def test_the_server_distills_what_critics_made_with_critics(
+    uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Pixels]
+) -> None:
+    model = assemble(arrays(uploads["adversarial"]), BY_CRITICS, reference_set=reference_set, prior=prior, seed=0)
+    assert model.codes.names == ["lab-0", "lab-1", "lab-2"]
+    with torch.no_grad():
+        output = model.restain(to_batch(reference_set[0]), model.codes["lab-1"])
+    assert output.isfinite().all()
 
 
 @pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.method)

@@ -13,7 +13,7 @@ from bottlegan.federated.protocol.phase1 import CODE, STYLE, Phase1Config, need_
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights
 from bottlegan.onboarding.fit import onboard
-from bottlegan.training.checkpoint import kept_training
+from bottlegan.training.checkpoint import name_checkpoint
 from bottlegan.training.distill import as_bottlegan
 from bottlegan.training.gan import train
 
@@ -45,7 +45,7 @@ def contribute(
         reference_set: RGB levels of the public images; only needed to train generators.
         prior: The network that codes are fitted to.
         seed: Of all random choices.
-        kept: Folder for training that was interrupted, which then goes on; without it, it begins anew.
+        kept: Folder for training, which goes on there if it was interrupted, and is there again if it was finished.
         progress: Where to report progress.
     """
     # Generators have no verdict of their own, and the one on a code is about the images.
@@ -54,6 +54,6 @@ def contribute(
     if config.method == "code":
         return Contribution({CODE: torch.from_numpy(fitted.code.copy())}, verdict)
     public = need_reference(reference_set)
-    with kept_training(kept, to_json(config), seed, images, public) as checkpoint:
-        trained = train({STYLE: images}, public, config.lab, seed, progress=progress, checkpoint=checkpoint)
+    checkpoint = name_checkpoint(kept, to_json(config), seed, images, public)
+    trained = train({STYLE: images}, public, config.lab, seed, progress=progress, checkpoint=checkpoint)
     return Contribution(to_arrays(as_bottlegan(trained)), verdict)

@@ -9,7 +9,7 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
 from bottlegan.core.progress import EventLog, Progress, Silent
 from bottlegan.federated.protocol.exchange import Exchange
-from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs, check_usable_styles
 from bottlegan.federated.server.folder import (
     BEGUN,
     CONFIG,
@@ -56,6 +56,7 @@ def run_federation(
     """
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
+    check_usable_styles(config)
     begin(config)  # a network that cannot be built is told before anybody is asked for anything
     with keeping_private():
         keep_prior(folder, prior)

@@ -1,6 +1,7 @@
 """The global BottleGAN, made of all uploads."""
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.files import to_weights
 from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
-from bottlegan.training.checkpoint import kept_training
+from bottlegan.training.checkpoint import name_checkpoint
 from bottlegan.training.distill import distill
 
 
@@ -45,6 +46,7 @@ def assemble_styles(
         record: dict[str, str | int | float] = {"seed": config.seed, "clients": len(names)}
         said = replace(model.document, record=record, reference=prior.document.reference)
         write_weights(replace(model, document=said), path)
+        shutil.rmtree(folder / DISTILLING, ignore_errors=True)
         progress.event("styles", clients=list(names))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
@@ -67,7 +69,7 @@ def assemble(
         reference_set: RGB levels (H, W, 3) of the public images; only needed to distill generators.
         prior: The network that codes were fitted to.
         seed: Of all random choices.
-        kept: Folder for training that was interrupted, which then goes on; without it, it begins anew.
+        kept: Folder for training, which goes on there if it was interrupted.
         progress: Where to report progress.
     """
     shapes = expected_shapes(config, prior.document)
@@ -80,6 +82,5 @@ def assemble(
     teachers = {name: from_arrays(contributions[name], config) for name in names}
     public = need_reference(reference_set)
     given = [tensor.numpy() for name in names for tensor in contributions[name].values()]
-    with kept_training(kept, to_json(config), seed, given, public) as checkpoint:
-        model = distill(teachers, public, config.server, seed, progress=progress, checkpoint=checkpoint)
-    return to_weights(model)
+    checkpoint = name_checkpoint(kept, to_json(config), seed, given, public)
+    return to_weights(distill(teachers, public, config.server, seed, progress=progress, checkpoint=checkpoint))
