@@ -3,6 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from bottlegan.core.errors import InputError
 from bottlegan.federated.client.client import Client
@@ -13,6 +14,7 @@ from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights
 from bottlegan.reproduce.federations import obtain_styles
 from bottlegan.reproduce.figure3 import SHOWN, write_figure
+from bottlegan.reproduce.pseudo_labels import count, summarize
 from bottlegan.reproduce.table1 import FOLDS, SEEDS, Experiment, make_run, run_table1
 from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import METHODS, SWEEP, find_stain, plan_training
@@ -134,6 +136,7 @@ def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeig
     assert run.scores.nll > 0
     assert (run.bytes_up == 0) == (key in ("local", "pooled"))
     assert bool(run.curve) == (key != "local")
+    assert bool(run.pseudo_labels) == ("fixmatch" in key)
     path.unlink()
     again = make_run((key, 0, 0), smoke)
     assert (again.scores, again.curve, again.unlabeled) == (run.scores, run.curve, run.unlabeled)
@@ -181,6 +184,18 @@ def test_intervals_are_students_over_seeds() -> None:
     runs = [replace(made("fedavgm", iou, 0.2, 0.8), seed=seed) for seed, iou in enumerate((0.4, 0.5, 0.6))]
     # t(.975, 2) = 4.303, times .1 / sqrt(3)
     assert "| FedAvgM | 3 | 0.500 ± 0.248 |" in to_markdown(runs, METHODS, "command")
+
+
+def test_pseudo_labels_are_counted_as_by_hand() -> None:
+    found = torch.tensor([1, 1, 0, 0, 1, 0])
+    sure = torch.tensor([True, True, True, True, False, False])
+    truth = torch.tensor([1, 0, 0, 1, 1, 1])
+    # Sure of 4 of 6; right in the 1st and 3rd; takes 2 for epithelium, 1 of them rightly, of 4 that there are.
+    point = summarize(25, count(found, sure, truth))
+    assert (point.sure, point.right, point.precision, point.recall) == (4 / 6, 0.5, 0.5, 0.25)
+    run = replace(made("fedavgm-fixmatch", 0.4, 0.2, 0.8), pseudo_labels=(point,))
+    page = to_markdown([run], METHODS, "command")
+    assert "| FedAvgM + FixMatch | 25 | 0.667 | 0.500 | 0.500 | 0.250 |" in page
 
 
 def test_figure_3_has_a_line_for_each_row_in_each_panel(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 
+from bottlegan.data.labels import Truth
 from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import hold
 from bottlegan.federated.client.staining import Stain
@@ -25,12 +26,14 @@ from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.models.weights import ModelWeights, read_weights, write_weights
+from bottlegan.reproduce.pseudo_labels import WatchingExchange
 from bottlegan.reproduce.table1_methods import ROUNDS, Method
 from bottlegan.reproduce.world import LabData
 
 Which = tuple[str, int, int]
 """Key of the row, seed and fold of a run."""
 Made = TypeVar("Made")
+PSEUDO_LABELS = "pseudo_labels.json"
 
 
 def make_runs(make: Callable[[Which], Made], wanted: Sequence[Which], jobs: int | None) -> Iterator[Made]:
@@ -48,10 +51,15 @@ class Federation:
     clients: dict[str, Client]
     config: FederationConfig
     folder: Path
+    truths: Mapping[str, Sequence[Truth]] | None = None
+    """The masks of the labs' training images, to tell how good pseudo-labels are."""
 
     @property
     def exchange(self) -> LocalExchange:
         """Reaches the labs."""
+        config = self.config.phase2
+        if self.truths is not None and config.fixmatch.enabled:
+            return WatchingExchange(self.clients, config, self.truths, self.folder / PSEUDO_LABELS)
         return LocalExchange({name: client.answer for name, client in self.clients.items()})
 
 

@@ -27,6 +27,7 @@ from bottlegan.federated.protocol.phase2 import load_network
 from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.metrics.tally import compute_scores, compute_temperature
 from bottlegan.reproduce.federations import (
+    PSEUDO_LABELS,
     Federation,
     Which,
     arrange,
@@ -36,6 +37,7 @@ from bottlegan.reproduce.federations import (
     obtain_styles,
 )
 from bottlegan.reproduce.paired import Scale
+from bottlegan.reproduce.pseudo_labels import read_points
 from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import FIRST_VALIDATION, METHODS, SWEEP, Method, find_stain, plan_training
 from bottlegan.reproduce.table2_files import find_commit
@@ -137,7 +139,9 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     given = world.labs(method.stained)
     stain = find_stain(method, given, world.reference_set())
     federations = arrange(method, plan_training(method, experiment.scale), given, stain, seed=seed, folder=folder)
-    finished = [(each, federate(each, styles)) for each in federations]
+    truths = {client.name: [world.contents[patch].mask for patch in client.train] for client in world.partition.clients}
+    watched = [replace(each, truths=truths) for each in federations]
+    finished = [(each, federate(each, styles)) for each in watched]
     run = summarize(which, world, finished)
     if method.together == "federated" and not method.local_normalization:
         run = scale_temperature(run, world, *finished[0])
@@ -177,6 +181,7 @@ def summarize(which: Which, world: World, finished: list[tuple[Federation, State
         scores=to_scores(list(tallies.values())),
         unlabeled=to_scores(unlabeled) if unlabeled else None,
         curve=tuple(Point(round=each.number, scores=pick_scores(each.scores)) for each in rounds if each.scores),
+        pseudo_labels=tuple(read_points(finished[0][0].folder / PSEUDO_LABELS)),
         rounds=finished[0][1].finished,
     )
 

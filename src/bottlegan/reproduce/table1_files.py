@@ -7,6 +7,7 @@ from statistics import fmean
 
 from bottlegan.core.config import document
 from bottlegan.reproduce.intervals import format_interval
+from bottlegan.reproduce.pseudo_labels import PseudoLabels
 from bottlegan.reproduce.table1_methods import Method
 
 
@@ -44,6 +45,8 @@ class Run:
     calibrated: Scores | None = None
     """The scores with that temperature; the IOU is the same."""
     curve: tuple[Point, ...] = ()
+    pseudo_labels: tuple[PseudoLabels, ...] = ()
+    """What FixMatch learned from, over the rounds."""
     seconds: float = 0.0
     """Of phase 2, that the processor was at it: what it takes on one core that has nothing else to do."""
     phase1_seconds: float = 0.0
@@ -76,6 +79,8 @@ def to_markdown(runs: Sequence[Run], methods: Sequence[Method], command: str) ->
     lines += _table([run for run in runs if run.fold == 0], methods)
     if any(run.fold for run in runs):
         lines += ["", "## The paper's rows, all folds", "", *_table(runs, [each for each in methods if each.paper])]
+    pseudo = _list_pseudo_labels(runs, methods)
+    lines += ["", "## Pseudo-labels of FixMatch over the rounds", "", *pseudo] * bool(pseudo)
     ratios = _ratios(runs, methods)
     lines += ["", "## Ratios", "", *ratios] * bool(ratios) + ["", *_LEGEND]
     return "\n".join(lines) + "\n"
@@ -105,6 +110,18 @@ def _table(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
         cells.append(f"{own[0].bytes_up / 1e6:.1f}")
         lines.append(f"| {method.name} | {len(own)} | {' | '.join(cells)} | {fmean(run.seconds for run in own):.0f} |")
     return lines
+
+
+def _list_pseudo_labels(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
+    """Return a line for each row with FixMatch and each round that was looked at: means over its runs."""
+    lines = ["| method | round | sure | of these right | epithelium: precision | recall |", "| --- " * 6 + "|"]
+    for method in methods:
+        points = [point for run in runs if run.key == method.key for point in run.pseudo_labels]
+        for number in sorted({point.round for point in points}):
+            here = [point for point in points if point.round == number]
+            parts = [[getattr(point, part) for point in here] for part in ("sure", "right", "precision", "recall")]
+            lines.append(f"| {method.name} | {number} | {' | '.join(format_interval(part) for part in parts)} |")
+    return lines if len(lines) > 2 else []
 
 
 def _ratios(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:

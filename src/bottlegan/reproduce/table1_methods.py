@@ -87,6 +87,15 @@ SWEEP = (
         Method(f"hed-{jitter:g}", f"FedAvgM + HED jitter of {jitter:g}", baseline="hed", jitter=jitter)
         for jitter in (0.05, 0.1, 0.2, 0.4)
     ),
+    *(
+        Method(
+            f"fixmatch-{threshold:g}-{weight:g}",
+            f"FedAvgM + FixMatch, threshold {threshold:g}, weight {weight:g}",
+            fixmatch=FixMatchConfig(enabled=True, threshold=threshold, weight=weight),
+        )
+        for threshold in (0.8, 0.9, 0.95)
+        for weight in (0.3, 1.0)
+    ),
 )
 """What baselines could be like. They are compared on other labs than the table's: see `FIRST_VALIDATION`."""
 FIRST_VALIDATION = 1000

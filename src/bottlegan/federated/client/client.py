@@ -135,7 +135,8 @@ class Client:
             labeled, test = self.holdings.labeled(config.task), self.holdings.test(config.task)
         with _refusing(None):
             check_crops(
-                [each.image for each in labeled] or (images if config.fixmatch.enabled else []), config.training.crop
+                [each.image for each in labeled] + (list(images) if config.fixmatch.enabled else []),
+                config.training.crop,
             )
         counts = {f"{CLASS}{k}": count for k, count in enumerate(count_classes(labeled, config.task))}
         numbers = {LABELED: len(labeled), UNLABELED: len(images), TEST: len(test), **counts}
@@ -214,7 +215,7 @@ class Client:
         if self._opened is None or self._opened[0] != key:
             styles = read_styles(self._styles) if stained else None
             labeled = self.holdings.labeled(config.task)
-            unlabeled = self.holdings.images() if config.fixmatch.enabled and not labeled else []
+            unlabeled = self.holdings.images() if config.fixmatch.enabled else []
             staining, kept = self.keep(self.stain(config, styles, self.name))
             self._opened = (key, Lab(self.name, labeled, unlabeled, self.holdings.test(config.task), staining))
             kept.forget_others()
