@@ -57,6 +57,8 @@ def test_critics_lower_the_error_where_the_cycle_alone_does_not(
         critic_rate=3e-3,
         batch=4,
         pixels=128,
+        crop=32,
+        crops=16,
         select="last",
     )
     with_critics = error(config, images, reference_set)

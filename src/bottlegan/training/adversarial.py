@@ -10,22 +10,18 @@ from typing import Literal
 
 from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError
-from bottlegan.models.critics import CriticConfig
 from bottlegan.training.distill import DistillConfig
 from bottlegan.training.gan import PRESETS, TrainConfig
 
 Preset = Literal["cpu", "paper"]
 
 _CPU = TrainConfig(
-    critic=CriticConfig(width=32, depth=2),
-    steps=600,
+    steps=300,
     warm_steps=0,
     rate=3e-3,
     critic_rate=1e-3,
-    batch=8,
-    pixels=512,
-    crop=32,
-    crops=16,
+    crop=64,
+    crops=8,
     adversarial="lsgan",
     adversarial_weight=1.0,
     cycle_weight=1.0,
@@ -36,7 +32,7 @@ _PAPER = replace(PRESETS["paper"], rate=1e-3, critic_rate=1e-3, check_every=1)
 
 LAB: dict[Preset, TrainConfig] = {"cpu": _CPU, "paper": replace(_PAPER, steps=166)}
 """What a lab trains."""
-SERVER: dict[Preset, TrainConfig] = {"cpu": replace(_CPU, steps=1200, crops=32), "paper": replace(_PAPER, steps=666)}
+SERVER: dict[Preset, TrainConfig] = {"cpu": replace(_CPU, steps=800, crops=16), "paper": replace(_PAPER, steps=666)}
 """What the server trains on the reference set, restained by every lab's generator."""
 
 

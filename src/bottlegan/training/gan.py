@@ -53,6 +53,8 @@ class TrainConfig:
     steps: int = 800
     warm_steps: int = 800
     """The first steps, which learn the maps that onboarding finds; 0 for a cold start."""
+    begin_at_maps: bool = True
+    """Whether these maps are in the generators before the first step, where their form can hold them."""
     rate: float = 3e-3
     """Learning rate of generators and codes."""
     falling: bool = True
@@ -231,7 +233,7 @@ def start(names: Sequence[str], setting: Setting) -> Run:
             {"content": Critic(config.critic), "style": Critic(config.critic, model.config.code_size)}
         ).to(device)
     if setting.teachers is not None:
-        begin_at_maps(model, setting.teachers)
+        begin_at_maps(model, setting.teachers, config.begin_at_maps)
     model.reference = setting.reference_stain
     model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
