@@ -169,6 +169,8 @@ def reserve_port() -> str:
     """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
+        # Only now: had it been set before, a port that another has reserved would have done.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.listen(1)
         with socket.create_connection(listening.getsockname()) as other:
             accepted, _ = listening.accept()
