@@ -3,7 +3,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bottlegan.cli.main import app
 from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG
@@ -78,6 +80,15 @@ def test_scores_of_classes_have_a_table_of_their_own(run: Path) -> None:
     assert list_class_scores(found).columns == ("class", "IOU", "Dice")
     assert list_class_scores(found).rows == [("gland", "0.100", "0.200"), ("glass", "0.500", "-")]
     assert [table.title for table in list_tables(found)] == ["Rounds", "Classes", "Labs", "Left out"]
+
+
+def test_all_scores_of_any_task_fit_into_80_columns(run: Path) -> None:
+    scores = dict.fromkeys(("accuracy", "balanced_accuracy", "auroc", "ece", "nll"), 0.987654)
+    scored = replace(record(1, True), scores=scores, each={"a": scores, "b": scores})
+    (run / HISTORY).write_text(to_json(History(rounds=(scored,))))
+    found = CliRunner().invoke(app, ["info", str(run)], env={"COLUMNS": "80"}).output
+    assert found.count("0.988") == 3 * len(scores)  # of a round, and of two labs
+    assert "…" not in found
 
 
 def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Path) -> None:

@@ -81,6 +81,8 @@ def _tell_network(file: Path) -> None:
     typer.echo(f"pixel          {'unknown' if task.micrometers is None else f'{task.micrometers:g} micrometers'}")
     wants = {"normalize": "images in the reference stain", "restain": "images as they are (trained in all styles)"}
     typer.echo(f"wants          {wants.get(said.mode, 'images as they are')}")
+    if said.model:
+        typer.echo(f"normalized by  {said.model}")
     typer.echo(f"temperature    {said.temperature:.3f}")
     typer.echo(f"sha256         {said.weights}")
     for key, score in said.scores.items():
