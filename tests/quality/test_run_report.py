@@ -1,14 +1,25 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bottlegan.cli.main import app
 from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Member, Members, write_members
-from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+from bottlegan.quality.run_report import (
+    list_class_scores,
+    list_labs,
+    list_left_out,
+    list_rounds,
+    list_tables,
+    read_run,
+    write_run_report,
+)
 
 
 def record(number: int, scored: bool, **more: dict[str, str]) -> RoundRecord:
@@ -57,6 +68,27 @@ def test_a_run_is_told_while_it_goes_on(run: Path) -> None:
         ("d", "joining", "join ended with ImageError"),
         ("c", "round 1", "<b>killed</b>"),
     ]
+
+
+def test_scores_of_classes_have_a_table_of_their_own(run: Path) -> None:
+    assert "Classes" not in [table.title for table in list_tables(read_run(run))]
+    scores = {"iou": 0.3, "dice": 0.4, "iou/gland": 0.1, "dice/gland": 0.2, "iou/glass": 0.5, "ece": 0.1}
+    scored = replace(record(1, True), scores=scores)
+    (run / HISTORY).write_text(to_json(History(rounds=(scored,))))
+    found = read_run(run)
+    assert list_rounds(found).columns[4:] == list_labs(found).columns[5:] == ("IOU", "Dice", "ECE")
+    assert list_class_scores(found).columns == ("class", "IOU", "Dice")
+    assert list_class_scores(found).rows == [("gland", "0.100", "0.200"), ("glass", "0.500", "-")]
+    assert [table.title for table in list_tables(found)] == ["Rounds", "Classes", "Labs", "Left out"]
+
+
+def test_all_scores_of_any_task_fit_into_80_columns(run: Path) -> None:
+    scores = dict.fromkeys(("accuracy", "balanced_accuracy", "auroc", "ece", "nll"), 0.987654)
+    scored = replace(record(1, True), scores=scores, each={"a": scores, "b": scores})
+    (run / HISTORY).write_text(to_json(History(rounds=(scored,))))
+    found = CliRunner().invoke(app, ["info", str(run)], env={"COLUMNS": "80"}).output
+    assert found.count("0.988") == 3 * len(scores)  # of a round, and of two labs
+    assert "…" not in found
 
 
 def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Path) -> None:

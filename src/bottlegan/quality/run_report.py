@@ -11,13 +11,17 @@ from bottlegan.core.errors import InputError
 from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Members, read_members
+from bottlegan.federated.server.outcome import HEADS, find_scored
 from bottlegan.quality.curves import Curve, draw_curves
 from bottlegan.quality.report import Drawing, Table, write_report
 
 ALL = "all labs"
 MOST_CURVES = 8
 """Labs that have a curve of their own; more of them nobody can tell apart."""
+LABS = "Labs"
 LOSS = "loss in training"
+OF = "/"
+"""Between the name of a score and that of the class that it is of."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +35,8 @@ class RunState:
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the scores."""
-        return list(dict.fromkeys(name for record in self.history.rounds for name in record.scores))
+        """Names of the scores of all classes together."""
+        return list(dict.fromkeys(name for each in self.history.rounds for name in each.scores if OF not in name))
 
     @property
     def planned(self) -> int:
@@ -79,7 +83,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def list_rounds(run: RunState) -> Table:
     """Return what there is to say of each round that was scored, and of the last one."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
-    columns = ("round", "trained", "left out", "loss", *(name.upper() for name in run.metrics))
+    columns = ("round", "trained", "left out", "loss", *map(_head, run.metrics))
     rows = [
         (
             f"{record.number}",
@@ -111,8 +115,21 @@ def list_labs(run: RunState) -> Table:
                 *(_format(scored.get(name, {}).get(metric)) for metric in run.metrics),
             )
         )
-    columns = ("lab", "labeled / all / test", "style", "rounds", "loss", *(metric.upper() for metric in run.metrics))
-    return Table("Labs", "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
+    columns = ("lab", "labeled / all / test", "style", "rounds", "loss", *map(_head, run.metrics))
+    return Table(LABS, "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
+
+
+def list_class_scores(run: RunState) -> Table:
+    """Return the scores of each class when they were last taken, where there are more than two classes."""
+    scored = find_scored(run.history)
+    found: dict[str, dict[str, float]] = {}
+    for key, value in () if scored is None else scored.scores.items():
+        metric, of, name = key.partition(OF)
+        if of:
+            found.setdefault(name, {})[metric] = value
+    metrics = list(dict.fromkeys(metric for each in found.values() for metric in each))
+    rows = [(name, *(_format(each.get(metric)) for metric in metrics)) for name, each in found.items()]
+    return Table("Classes", "Over the test images of all labs.", ("class", *map(_head, metrics)), rows)
 
 
 def list_left_out(run: RunState) -> Table:
@@ -127,7 +144,7 @@ def list_left_out(run: RunState) -> Table:
 
 def draw_run(run: RunState) -> Drawing:
     """Return the curves of the scores and of the loss, of all labs and, where they are few, of each."""
-    panels = {name.upper(): _score_curves(run, name) for name in run.metrics}
+    panels = {_head(name): _score_curves(run, name) for name in run.metrics}
     panels[LOSS] = _loss_curves(run)
     return Drawing("Over the rounds", "Scores on test images, and the loss in training.", draw_curves(panels, "curves"))
 
@@ -135,10 +152,15 @@ def draw_run(run: RunState) -> Drawing:
 def write_run_report(run: RunState) -> Path:
     """Write `report.html` into the folder of a run, and return its path."""
     path = run.folder / "report.html"
-    sections: list[Table | Drawing] = [draw_run(run), list_rounds(run), list_labs(run)] if run.history.rounds else []
-    left_out = list_left_out(run)
-    write_report(path, "A federation", run.status, [*sections, left_out] if left_out.rows else sections)
+    drawn: list[Table | Drawing] = [draw_run(run)] if run.history.rounds else []
+    write_report(path, "A federation", run.status, [*drawn, *list_tables(run)])
     return path
+
+
+def list_tables(run: RunState) -> list[Table]:
+    """Return all tables of a run that have something to say."""
+    tables = [list_rounds(run), list_class_scores(run), list_labs(run), list_left_out(run)]
+    return [table for table in tables if table.rows]
 
 
 def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
@@ -160,6 +182,10 @@ def _loss_curves(run: RunState) -> dict[str, Curve]:
 def _list_drawn(rounds: Sequence[RoundRecord]) -> list[str]:
     names = sorted({name for record in rounds for name in (*record.loss, *record.each)})
     return names if len(names) <= MOST_CURVES - 1 else []
+
+
+def _head(metric: str) -> str:
+    return HEADS.get(metric, metric.upper())
 
 
 def _format(value: float | None) -> str:

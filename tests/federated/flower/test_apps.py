@@ -17,7 +17,7 @@ from flwr.supercore.task_identity import TaskIdentity
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import ConfigError, FederationError, InputError, MissingError
 from bottlegan.federated.flower.client_app import app as client_app
-from bottlegan.federated.flower.client_app import build_client_app, explain
+from bottlegan.federated.flower.client_app import build_client_app, explain, open_cached
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.flower.server_app import ServerConfig
 from bottlegan.federated.flower.server_app import app as server_app
@@ -209,6 +209,44 @@ def test_too_few_clients_are_not_waited_for_for_ever(config: FederationConfig, t
     assert "0 clients are connected" in (tmp_path / "run" / LOG).read_text()
     with pytest.raises(ConfigError, match=r"server.clients is 1, but 2 must reply in each round; raise server.clients"):
         serve(make_grid({}), config, folder=str(tmp_path / "run"), clients=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "server", "said"),
+    [
+        ({"phase2.network.factory": "nowhere:at_all"}, {}, "nowhere of the factory nowhere:at_all cannot be imported"),
+        ({"start": "none.safetensors"}, {}, "none.safetensors: there is no such network file"),
+        ({"phase2.roundz": 1}, {}, "roundz"),
+        ({}, {"prior": "none.safetensors"}, "none.safetensors"),
+        ({}, {"reference": "none"}, "none"),
+    ],
+)
+def test_input_that_cannot_be_used_is_told_before_anybody_is_waited_for_and_kept(
+    changed: dict[str, str | int], server: dict[str, str], said: str, config: FederationConfig, tmp_path: Path
+) -> None:
+    own = {f"server.{key}": value for key, value in {"folder": str(tmp_path / "run"), **server}.items()}
+    with pytest.raises(InputError, match=f"^bad input: .*{said}"):
+        server_app(make_grid({}), make_context({}, {**flatten(config), **changed, **own}))  # type: ignore[arg-type]
+    (event,) = map(json.loads, (tmp_path / "run" / LOG).read_text().splitlines())
+    assert event["kind"] == "failed"
+    assert said in event["text"]
+
+
+def test_what_is_wrong_in_a_lab_is_told_there_in_one_line(
+    labs: dict[str, Path], config: FederationConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = break_one(labs)
+    serve(make_grid(labs), config, folder=str(tmp_path / "run"), clients=3)
+    (told,) = caplog.records
+    assert told.message.startswith(f"join: {labs[broken].parent / 'images'}: ")
+    assert told.exc_info is None
+    caplog.clear()
+    labs[broken].write_text("images = 3")
+    open_cached.cache_clear()
+    FlowerExchange(make_grid({"a": labs[broken]})).ask({"a": JOIN}, 5)  # type: ignore[arg-type]
+    (told,) = caplog.records
+    assert told.message.startswith(f"join: {labs[broken]}")
+    assert told.exc_info is None
 
 
 def exchange_with(spoil: Callable[[Message], Message | None], labs: dict[str, Path]) -> FlowerExchange:

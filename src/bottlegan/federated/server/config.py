@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,8 @@ from bottlegan.federated.protocol.exchange import Scalar
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config
 
+UNSET = ""
+"""In a Flower app's configuration, what has its default."""
 StrategyName = Literal["fedavg", "fedavgm", "fedprox", "fedadam"]
 
 
@@ -95,21 +98,28 @@ def flatten(config: FederationConfig) -> dict[str, Scalar]:
 
 
 def to_tables(config: FederationConfig) -> dict[str, Any]:
-    """Return a configuration as the tables of a Flower app, which may hold no lists: they become JSON."""
-    return _write_lists(to_values(config))
+    """Return a configuration as the tables of a Flower app, which may hold no lists: they become JSON.
+
+    What is not set is there as an empty text, because Flower lets a run change only what is there.
+    """
+    tables = _write_lists(to_values(config))
+    _add_unset(config, tables)
+    return tables
 
 
 def unflatten(values: Mapping[str, Scalar]) -> FederationConfig:
-    """Return the configuration that was flattened; keys that are missing have their default."""
+    """Return the configuration that was flattened; keys that are missing or empty have their default."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
+        if value == UNSET:
+            continue
         *tables, last = key.split(".")
         table = nested
         for name in tables:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"run configuration: `{key}` is below `{name}`, which is no table")
-        table[last] = _read_list(value) if isinstance(value, str) and value.startswith("[") else value
+        table[last] = _read_json(value) if isinstance(value, str) and value[0] in "[{" else value
     return parse(FederationConfig, nested, "run configuration")
 
 
@@ -119,7 +129,16 @@ def _write_lists(values: Any) -> Any:
     return json.dumps(values) if isinstance(values, list) else values
 
 
-def _read_list(text: str) -> Any:
+def _add_unset(config: Any, table: dict[str, Any]) -> None:
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if value is None:
+            table[each.name] = UNSET
+        elif is_dataclass(value):
+            _add_unset(value, table[each.name])
+
+
+def _read_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:
