@@ -16,7 +16,8 @@ def info(
 ) -> None:
     """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
 
-    Of a federation's run, which may be going on: scores, losses, who was left out and why; with curves in report.html.
+    Of a federation's run, which may be going on: scores, losses, who was left out or is suspected, and why; with
+    curves in report.html.
 
     Example: bottlegan info slide.svs
     Example: bottlegan info run
@@ -53,12 +54,20 @@ def _tell_run(folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+    from bottlegan.quality.run_report import (
+        list_labs,
+        list_left_out,
+        list_rounds,
+        list_standing,
+        read_run,
+        write_run_report,
+    )
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")
     # The latest rounds, the worst labs, and the latest troubles.
-    shown = ((list_rounds(run), slice(-SHOWN, None)), (list_labs(run), slice(SHOWN)))
+    worst = slice(SHOWN)
+    shown = ((list_rounds(run), slice(-SHOWN, None)), (list_labs(run), worst), (list_standing(run), worst))
     for found, part in (*shown, (list_left_out(run), slice(-SHOWN, None))):
         if found.rows:
             table = Table(*found.columns, title=found.title, title_justify="left")

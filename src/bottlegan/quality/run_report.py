@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from bottlegan.core.config import load
@@ -79,7 +80,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def list_rounds(run: RunState) -> Table:
     """Return what there is to say of each round that was scored, and of the last one."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
-    columns = ("round", "trained", "left out", "loss", *(name.upper() for name in run.metrics))
+    columns = ("round", "trained", "left out", "loss", *(name.upper() for name in run.metrics), "median lab")
     rows = [
         (
             f"{record.number}",
@@ -87,10 +88,15 @@ def list_rounds(run: RunState) -> Table:
             f"{len(record.left_out) + len(record.unscored)}",
             f"{record.mean_loss:.3f}",
             *(_format(record.scores.get(name)) for name in run.metrics),
+            _format(_find_typical(record)),
         )
         for record in shown
     ]
-    return Table("Rounds", "Scores are over the test images of all labs; the loss is the mean of labs.", columns, rows)
+    text = (
+        "Scores are over the test images of all labs, as labs report them; the loss is the mean of labs. The last "
+        "column is the first score of the median lab: a few labs that report too well cannot change it much."
+    )
+    return Table("Rounds", text, columns, rows)
 
 
 def list_labs(run: RunState) -> Table:
@@ -115,6 +121,23 @@ def list_labs(run: RunState) -> Table:
     return Table("Labs", "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
 
 
+def list_standing(run: RunState) -> Table:
+    """Return how each lab's updates lay to those of the others, and how often it was suspected; worst first."""
+    found = []
+    for name in sorted({name for record in run.history.rounds for name in record.standing}):
+        rounds = [record for record in run.history.rounds if name in record.standing]
+        named = [record for record in rounds if name in record.suspects]
+        cosine = fmean(record.standing[name].cosine for record in rounds)
+        longest = max(record.standing[name].length for record in rounds)
+        why = named[-1].suspects[name] if named else "-"
+        found.append(
+            (-len(named), cosine, (name, f"{len(named)} of {len(rounds)}", f"{cosine:.2f}", f"{longest:.1f}", why))
+        )
+    text = "Cosine of a lab's updates with the center of the others', on average, and its longest update, in medians."
+    columns = ("lab", "suspected in rounds", "cosine", "longest", "why, at last")
+    return Table("Agreement", text, columns, [row for _, _, row in sorted(found)])
+
+
 def list_left_out(run: RunState) -> Table:
     """Return who was left out, when, and why."""
     found = [("joining", str(each["client"]), str(each["reason"])) for each in run.events if each["kind"] == "left out"]
@@ -136,8 +159,8 @@ def write_run_report(run: RunState) -> Path:
     """Write `report.html` into the folder of a run, and return its path."""
     path = run.folder / "report.html"
     sections: list[Table | Drawing] = [draw_run(run), list_rounds(run), list_labs(run)] if run.history.rounds else []
-    left_out = list_left_out(run)
-    write_report(path, "A federation", run.status, [*sections, left_out] if left_out.rows else sections)
+    sections += [table for table in (list_standing(run), list_left_out(run)) if table.rows]
+    write_report(path, "A federation", run.status, sections)
     return path
 
 
@@ -160,6 +183,13 @@ def _loss_curves(run: RunState) -> dict[str, Curve]:
 def _list_drawn(rounds: Sequence[RoundRecord]) -> list[str]:
     names = sorted({name for record in rounds for name in (*record.loss, *record.each)})
     return names if len(names) <= MOST_CURVES - 1 else []
+
+
+def _find_typical(record: RoundRecord) -> float | None:
+    """Return the first score of the median lab, such as its IOU."""
+    first = next(iter(record.scores), None)
+    values = [scores[first] for scores in record.each.values() if first in scores]
+    return median(values) if values else None
 
 
 def _format(value: float | None) -> str:
