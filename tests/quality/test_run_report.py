@@ -9,13 +9,14 @@ from bottlegan.cli.main import app
 from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG
-from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.federated.server.history import History, RoundRecord, Standing
 from bottlegan.federated.server.members import Member, Members, write_members
 from bottlegan.quality.run_report import (
     list_class_scores,
     list_labs,
     list_left_out,
     list_rounds,
+    list_standing,
     list_tables,
     read_run,
     write_run_report,
@@ -60,8 +61,11 @@ def test_a_run_is_told_while_it_goes_on(run: Path) -> None:
     found = read_run(run)
     assert found.status == "Going on, or killed: 3 of 9 rounds so far."
     table = list_rounds(found)
-    assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL")
-    assert table.rows == [("2", "2", "0", "1.000", "0.300", "0.150", "0.600"), ("3", "2", "0", "0.667", "-", "-", "-")]
+    assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL", "median lab")
+    assert table.rows == [
+        ("2", "2", "0", "1.000", "0.300", "0.150", "0.600", "0.300"),
+        ("3", "2", "0", "0.667", "-", "-", "-", "-"),
+    ]
     assert [row[0] for row in list_labs(found).rows] == ["b", "a"]
     assert list_labs(found).rows[1] == ("a", "1 / 2 / 3", "good", "3", "0.333", "0.400", "0.100", "0.500")
     assert list_left_out(found).rows == [
@@ -97,6 +101,20 @@ def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Pat
     assert "&lt;b&gt;killed&lt;/b&gt;" in page
     assert "<b>killed" not in page, "what a client says is text"
     assert "http" not in page.replace("http://www.w3.org/2000/svg", ""), "it must open without a network"
+
+
+def test_it_says_who_pulls_against_the_others(run: Path) -> None:
+    standing = {"a": Standing(cosine=0.5, length=1.0), "b": Standing(cosine=-0.25, length=3.0)}
+    rounds = tuple(
+        replace(record(k, False), standing=standing, suspects={"b": "it points away"} if k > 1 else {})
+        for k in (1, 2, 3)
+    )
+    (run / HISTORY).write_text(to_json(History(rounds=rounds)))
+    assert list_standing(read_run(run)).rows == [
+        ("b", "2 of 3", "-0.25", "3.0", "it points away"),
+        ("a", "0 of 3", "0.50", "1.0", "-"),
+    ]
+    assert "it points away" in write_run_report(read_run(run)).read_text()
 
 
 def test_many_labs_have_one_curve(run: Path) -> None:

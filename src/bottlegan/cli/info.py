@@ -16,7 +16,8 @@ def info(
 ) -> None:
     """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
 
-    Of a federation's run, which may be going on: scores, losses, who was left out and why; with curves in report.html.
+    Of a federation's run, which may be going on: scores, losses, who was left out or is suspected, and why; with
+    curves in report.html.
 
     Example: bottlegan info slide.svs
     Example: bottlegan info run
@@ -53,7 +54,7 @@ def _tell_run(folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from bottlegan.quality.run_report import LABS, list_tables, read_run, write_run_report
+    from bottlegan.quality.run_report import AGREEMENT, LABS, list_tables, read_run, write_run_report
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")
@@ -63,7 +64,7 @@ def _tell_run(folder: Path) -> None:
         for column in found.columns:
             table.add_column(column, overflow="fold")
         # Of many rows, the worst labs, and the latest rounds and troubles.
-        for row in found.rows[:SHOWN] if found.title == LABS else found.rows[-SHOWN:]:
+        for row in found.rows[:SHOWN] if found.title in (LABS, AGREEMENT) else found.rows[-SHOWN:]:
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
     typer.echo(f"Curves, and all of it: {write_run_report(run)}")

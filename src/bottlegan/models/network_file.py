@@ -28,6 +28,8 @@ from bottlegan.models.weights import ModelWeights
 Mode = Literal["plain", "normalize", "restain"]
 FORMAT = 1
 LARGEST_CROP = 4096
+TRIED = 512
+"""Side of the image that a network of a file is tried on, at most: what it claims to be trained on may be any size."""
 COLDEST, HOTTEST = 0.05, 20.0
 """Temperatures that a file may have."""
 DIGEST = 64  # hexadecimal digits of a SHA-256
@@ -108,7 +110,7 @@ def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, Netw
             said.network, said.task, allowed, "allow it, if you trust it, with --allow, or allowed= in Python"
         )
         budget = sum(tensor.numel() for tensor in weights.values())
-        built = build_network(said.network, said.task, torch.Generator(), crop=said.crop, budget=budget)
+        built = build_network(said.network, said.task, torch.Generator(), crop=min(said.crop, TRIED), budget=budget)
     except ConfigError as error:
         raise ModelFileError(one_line(f"{path}: {error}")) from None
     try:

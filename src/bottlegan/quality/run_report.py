@@ -4,6 +4,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
 from bottlegan.core.config import load
@@ -18,6 +19,7 @@ from bottlegan.quality.report import Drawing, Table, write_report
 ALL = "all labs"
 MOST_CURVES = 8
 """Labs that have a curve of their own; more of them nobody can tell apart."""
+AGREEMENT = "Agreement"
 LABS = "Labs"
 LOSS = "loss in training"
 OF = "/"
@@ -83,7 +85,7 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def list_rounds(run: RunState) -> Table:
     """Return what there is to say of each round that was scored, and of the last one."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
-    columns = ("round", "trained", "left out", "loss", *map(_head, run.metrics))
+    columns = ("round", "trained", "left out", "loss", *map(_head, run.metrics), "median lab")
     rows = [
         (
             f"{record.number}",
@@ -91,10 +93,15 @@ def list_rounds(run: RunState) -> Table:
             f"{len(record.left_out) + len(record.unscored)}",
             f"{record.mean_loss:.3f}",
             *(_format(record.scores.get(name)) for name in run.metrics),
+            _format(_find_typical(record)),
         )
         for record in shown
     ]
-    return Table("Rounds", "Scores are over the test images of all labs; the loss is the mean of labs.", columns, rows)
+    text = (
+        "Scores are over the test images of all labs, as labs report them; the loss is the mean of labs. The last "
+        "column is the first score of the median lab: a few labs that report too well cannot change it much."
+    )
+    return Table("Rounds", text, columns, rows)
 
 
 def list_labs(run: RunState) -> Table:
@@ -132,6 +139,23 @@ def list_class_scores(run: RunState) -> Table:
     return Table("Classes", "Over the test images of all labs.", ("class", *map(_head, metrics)), rows)
 
 
+def list_standing(run: RunState) -> Table:
+    """Return how each lab's updates lay to those of the others, and how often it was suspected; worst first."""
+    found = []
+    for name in sorted({name for record in run.history.rounds for name in record.standing}):
+        rounds = [record for record in run.history.rounds if name in record.standing]
+        named = [record for record in rounds if name in record.suspects]
+        cosine = fmean(record.standing[name].cosine for record in rounds)
+        longest = max(record.standing[name].length for record in rounds)
+        why = named[-1].suspects[name] if named else "-"
+        found.append(
+            (-len(named), cosine, (name, f"{len(named)} of {len(rounds)}", f"{cosine:.2f}", f"{longest:.1f}", why))
+        )
+    text = "Cosine of a lab's updates with the center of the others', on average, and its longest update, in medians."
+    columns = ("lab", "suspected in rounds", "cosine", "longest", "why, at last")
+    return Table(AGREEMENT, text, columns, [row for _, _, row in sorted(found)])
+
+
 def list_left_out(run: RunState) -> Table:
     """Return who was left out, when, and why."""
     found = [("joining", str(each["client"]), str(each["reason"])) for each in run.events if each["kind"] == "left out"]
@@ -159,7 +183,7 @@ def write_run_report(run: RunState) -> Path:
 
 def list_tables(run: RunState) -> list[Table]:
     """Return all tables of a run that have something to say."""
-    tables = [list_rounds(run), list_class_scores(run), list_labs(run), list_left_out(run)]
+    tables = [list_rounds(run), list_class_scores(run), list_labs(run), list_standing(run), list_left_out(run)]
     return [table for table in tables if table.rows]
 
 
@@ -186,6 +210,13 @@ def _list_drawn(rounds: Sequence[RoundRecord]) -> list[str]:
 
 def _head(metric: str) -> str:
     return HEADS.get(metric, metric.upper())
+
+
+def _find_typical(record: RoundRecord) -> float | None:
+    """Return the first score of the median lab, such as its IOU."""
+    first = next(iter(record.scores), None)
+    values = [scores[first] for scores in record.each.values() if first in scores]
+    return median(values) if values else None
 
 
 def _format(value: float | None) -> str:

@@ -26,6 +26,7 @@ from bottlegan.federated.protocol.exchange import (
     LABELED,
     LOSS,
     TEST,
+    TEST_CLASS,
     UNLABELED,
     VERDICT,
     VERDICTS,
@@ -137,6 +138,7 @@ class Client:
                 [each.image for each in labeled] or (images if config.fixmatch.enabled else []), config.training.crop
             )
         counts = {f"{CLASS}{k}": count for k, count in enumerate(count_classes(labeled, config.task))}
+        counts |= {f"{TEST_CLASS}{k}": count for k, count in enumerate(count_classes(test, config.task))}
         numbers = {LABELED: len(labeled), UNLABELED: len(images), TEST: len(test), **counts}
         return Reply({HANDSHAKE: to_tensor(own)}, dict(numbers))
 

@@ -24,7 +24,7 @@ from bottlegan.federated.flower.messages import (
     pack_reply,
     unpack_request,
 )
-from bottlegan.federated.protocol.exchange import Kind
+from bottlegan.federated.protocol.exchange import Kind, Stamp, digest_request
 
 LAB = "lab"
 LABS = "server.labs"
@@ -56,7 +56,9 @@ def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path])
     """Return the client's reply, or why there is none, in words that tell nothing of its files."""
     try:
         request = unpack_request(kind, message.content)
-        records = pack_reply(open_cached(find_lab(context, labs)).answer(request))
+        client = open_cached(find_lab(context, labs))
+        reply = client.answer(request)
+        records = pack_reply(reply, Stamp(client.name, digest_request(request)))
     except FederationError as error:
         # The client has said in its own log what is wrong.
         records = pack_failure(str(error))

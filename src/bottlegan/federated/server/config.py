@@ -15,6 +15,7 @@ from bottlegan.federated.protocol.phase2 import Phase2Config
 UNSET = ""
 """In a Flower app's configuration, what has its default."""
 StrategyName = Literal["fedavg", "fedavgm", "fedprox", "fedadam"]
+Robust = Literal["none", "trimmed", "median"]
 
 
 @document
@@ -28,6 +29,11 @@ class StrategyConfig:
     """FedAvgM, FedAdam: of the server."""
     uniform: bool = False
     """Whether all clients count the same, instead of by their examples."""
+    robust: Robust = "trimmed"
+    """What is made of the replies: their mean, or what a quarter (trimmed mean) or nearly half (median) cannot spoil.
+
+    Unless it is `none`, suspects are left out, and all others count the same.
+    """
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -45,15 +51,19 @@ class RoundsConfig:
     """Replies without which a round counts for nothing."""
     deadline: float = 600.0
     """Seconds that clients have to reply."""
-    norm_bound: float = 10.0
-    """How many times longer than the median an update may be, and how many times more a client may weigh."""
+    length_bound: float = 1.5
+    """How many times as long as the median an update may be; longer ones are clipped to that."""
+    weight_bound: float = 2.0
+    """How many times as much as the median a client may weigh, in the mean of weights and in the scores."""
     evaluate_every: int = 10
     """Rounds between two scorings on the clients' test images; the last round is always scored."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.clients < 0 or min(self.least, self.evaluate_every) < 1 or min(self.deadline, self.norm_bound) <= 0:
-            raise ConfigError("rounds: least and evaluate_every must be at least 1, deadline and norm_bound above 0")
+        if self.clients < 0 or min(self.least, self.evaluate_every) < 1 or self.deadline <= 0:
+            raise ConfigError("rounds: least and evaluate_every must be at least 1, deadline above 0")
+        if min(self.length_bound, self.weight_bound) < 1:
+            raise ConfigError("rounds: length_bound and weight_bound must be at least 1")
         if 0 < self.clients < self.least:
             raise ConfigError(
                 f"rounds: {self.clients} clients are drawn in a round, of which {self.least} must reply; "

@@ -16,6 +16,8 @@ class Member:
     test: int
     classes: tuple[int, ...] = ()
     """How many labeled pixels or patches it has of each class."""
+    tested: tuple[int, ...] = ()
+    """How many pixels or patches of each class it tests on: what every tally of it must count."""
     verdict: str = ""
     """On its style, once it has uploaded it."""
     styles: str = ""

@@ -56,7 +56,7 @@ def run_phase2(
             run_phase1(exchange, config, folder, roster, reference_set=reference_set, progress=progress)
         examples = roster.count_examples(config.phase2, number)
         check_enough(roster, examples, present, config)
-        record = run_round(exchange, examples, config, state, number)
+        record = run_round(exchange, examples, config, state, number, members=roster.members)
         state.finished, state.history = number, replace(state.history, rounds=(*state.history.rounds, record))
         save_rounds(folder / CHECKPOINT, config, state)
         write_text(folder / HISTORY, to_json(state.history))
@@ -69,7 +69,9 @@ def run_phase2(
 def tell(record: RoundRecord) -> dict[str, Json]:
     """Return what is told of a round."""
     told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
-    return told | {"left_out": dict(record.left_out), "unscored": dict(record.unscored)}
+    said = {"left_out": record.left_out, "unscored": record.unscored, "suspects": record.suspects}
+    told |= {key: dict(reasons) for key, reasons in said.items()}
+    return told | {"standing": {name: [each.cosine, each.length] for name, each in record.standing.items()}}
 
 
 def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str], config: FederationConfig) -> None:
