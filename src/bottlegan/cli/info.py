@@ -53,13 +53,21 @@ def _tell_run(folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+    from bottlegan.quality.run_report import (
+        list_damage,
+        list_labs,
+        list_left_out,
+        list_rounds,
+        read_run,
+        write_run_report,
+    )
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")
     # The latest rounds, the worst labs, and the latest troubles.
     shown = ((list_rounds(run), slice(-SHOWN, None)), (list_labs(run), slice(SHOWN)))
-    for found, part in (*shown, (list_left_out(run), slice(-SHOWN, None))):
+    troubles = ((each(run), slice(-SHOWN, None)) for each in (list_left_out, list_damage))
+    for found, part in (*shown, *troubles):
         if found.rows:
             table = Table(*found.columns, title=found.title, title_justify="left")
             for row in found.rows[part]:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bottlegan.core.config import load
 from bottlegan.core.errors import InputError
-from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
+from bottlegan.core.state import read_document
+from bottlegan.federated.server.folder import BEGUN, DAMAGED, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Members, read_members
 from bottlegan.quality.curves import Curve, draw_curves
@@ -57,7 +57,7 @@ def read_run(folder: Path) -> RunState:
     """Read how a run stands; it may be going on meanwhile."""
     if not holds_run(folder) and not (folder / LOG).exists():
         raise InputError(f"{folder}: is not the folder of a federation; give the --out of bottlegan simulate")
-    history = load(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
+    history = read_document(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
     return RunState(folder, read_members(folder), history, read_events(folder / LOG))
 
 
@@ -74,6 +74,12 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict) and "kind" in event:
             events.append(event)
     return events
+
+
+def list_damage(run: RunState) -> Table:
+    """Return which files were damaged, and what was used instead."""
+    rows = [(str(each["text"]),) for each in run.events if each["kind"] == DAMAGED]
+    return Table("Damaged files", "What was found when the run went on, and what was used instead.", ("what",), rows)
 
 
 def list_rounds(run: RunState) -> Table:
@@ -136,8 +142,8 @@ def write_run_report(run: RunState) -> Path:
     """Write `report.html` into the folder of a run, and return its path."""
     path = run.folder / "report.html"
     sections: list[Table | Drawing] = [draw_run(run), list_rounds(run), list_labs(run)] if run.history.rounds else []
-    left_out = list_left_out(run)
-    write_report(path, "A federation", run.status, [*sections, left_out] if left_out.rows else sections)
+    troubles = [each for each in (list_left_out(run), list_damage(run)) if each.rows]
+    write_report(path, "A federation", run.status, [*sections, *troubles])
     return path
 
 
