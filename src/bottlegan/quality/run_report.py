@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
-from bottlegan.core.config import load
 from bottlegan.core.errors import InputError
-from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
+from bottlegan.core.state import read_document
+from bottlegan.federated.server.folder import BEGUN, DAMAGED, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Members, read_members
 from bottlegan.federated.server.outcome import HEADS, find_scored
@@ -63,7 +63,7 @@ def read_run(folder: Path) -> RunState:
     """Read how a run stands; it may be going on meanwhile."""
     if not holds_run(folder) and not (folder / LOG).exists():
         raise InputError(f"{folder}: is not the folder of a federation; give the --out of bottlegan simulate")
-    history = load(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
+    history = read_document(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
     return RunState(folder, read_members(folder), history, read_events(folder / LOG))
 
 
@@ -80,6 +80,12 @@ def read_events(path: Path) -> list[dict[str, Any]]:
         if isinstance(event, dict) and "kind" in event:
             events.append(event)
     return events
+
+
+def list_damage(run: RunState) -> Table:
+    """Return which files were damaged, and what was used instead."""
+    rows = [(str(each["text"]),) for each in run.events if each["kind"] == DAMAGED]
+    return Table("Damaged files", "What was found when the run went on, and what was used instead.", ("what",), rows)
 
 
 def list_rounds(run: RunState) -> Table:
@@ -183,8 +189,8 @@ def write_run_report(run: RunState) -> Path:
 
 def list_tables(run: RunState) -> list[Table]:
     """Return all tables of a run that have something to say."""
-    tables = [list_rounds(run), list_class_scores(run), list_labs(run), list_standing(run), list_left_out(run)]
-    return [table for table in tables if table.rows]
+    tables = (list_rounds, list_class_scores, list_labs, list_standing, list_left_out, list_damage)
+    return [table for table in (make(run) for make in tables) if table.rows]
 
 
 def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
