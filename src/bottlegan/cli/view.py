@@ -11,7 +11,10 @@ from bottlegan.cli.options import ModelOption, check_paths, find_model
 
 
 def view(
-    source: Annotated[list[Path], typer.Argument(help="Slides or images.", metavar="SLIDE...", show_default=False)],
+    source: Annotated[
+        list[Path],
+        typer.Argument(help="Slides, images, or a folder of either.", metavar="SLIDE...", show_default=False),
+    ],
     model: ModelOption = None,
     style: Annotated[
         str | None, typer.Option(help="The style of the slides, if the model knows it; else it is fitted to each.")
@@ -25,10 +28,13 @@ def view(
 ) -> None:
     """Look at slides in the browser, before and after, while colors are mapped as you pan and zoom. Nothing is written.
 
+    A folder is shown as a gallery: each slide before and after, those first whose verdict asks for a look.
+
     The page is for this machine alone, and loads nothing from the internet. Its address holds a secret: whoever has it
     can see the slides while this runs. Stop it with Ctrl-C.
 
     Example: bottlegan view slide.svs
+    Example: bottlegan view slides/
     Example: bottlegan view a.svs b.svs --like lab-1/
     """
     check_paths(*source, model, like)
@@ -37,7 +43,8 @@ def view(
     from bottlegan.viewer.slide_routes import list_routes
 
     settings = Settings(find_model(model), style, like)
-    with open_session(source, settings) as session, serving(make_app("view.html", list_routes(session)), port) as url:
+    page = "gallery.html" if any(each.is_dir() for each in source) else "view.html"
+    with open_session(source, settings) as session, serving(make_app(page, list_routes(session)), port) as url:
         _wait(url, browser)
 
 

@@ -25,6 +25,7 @@ const state = {
 };
 const asked = new URLSearchParams(location.hash.slice(1));
 let session;
+let slide; // how the one on show is laid out
 let viewer;
 let drawer;
 let wanted = 0; // counts what was asked for, so that an answer that comes late is passed over
@@ -62,7 +63,7 @@ async function start() {
   viewer.addHandler("canvas-click", (event) => { if (event.quick) pick(event.position); });
   viewer.addHandler("animation-finish", writeAddress);
   viewer.addHandler("open", () => { goToAsked(); watchTiles(); });
-  viewer.addHandler("update-viewport", () => showScale(viewer, session.slides[state.slide]));
+  viewer.addHandler("update-viewport", () => { if (slide) showScale(viewer, slide); });
   makeMinimap(viewer);
   makeDivider(state, () => { drawer.setLook({ divider: state.divider }); writeAddress(); });
   wirePanel();
@@ -110,29 +111,44 @@ function writeAddress() {
 
 function fillSlides() {
   const { slides } = session;
-  $("slides").replaceChildren(...slides.map((each, i) => new Option(each.name, i)));
+  $("slides").replaceChildren(...slides.map((name, i) => new Option(name, i)));
+  $("gallery").hidden = slides.length < 2;
   $("slides").hidden = slides.length < 2;
   $("name").classList.toggle("unseen", slides.length > 1); // the list says it
 }
 
-async function openSlide(number) {
+/** Show another slide; say so if it cannot be read. */
+function openSlide(number) {
+  return loadSlide(number).catch((error) => {
+    if (state.slide !== number) return;
+    showFinding({ verdict: "refused", reason: error.message });
+    toast(error.message);
+  });
+}
+
+async function loadSlide(number) {
   state.slide = number;
   state.finding = null;
   state.forced = false;
-  const slide = session.slides[number];
+  slide = null;
+  const name = session.slides[number];
   $("slides").value = number;
-  $("name").textContent = slide.name;
-  document.title = `${slide.name} · BottleGAN`;
-  showFacts(slide);
+  $("name").textContent = name;
+  document.title = `${name} · BottleGAN`;
   showFinding(null);
   drawer.setTable(null);
   drawer.setDoubts(null, session.spacing);
   drawer.setVeil(null);
-  viewer.open(makeSource(slide, number));
+  viewer.close();
   $("small").src = `api/slides/${number}/thumbnail`;
   if (state.to === `slide:${number}`) state.to = "reference"; // it is in its own stain already
   showTargets(session, state, (to) => { change({ to }); loadMap(); });
   applyLook();
+  const layout = await getJson(`api/slides/${number}`);
+  if (state.slide !== number) return;
+  slide = layout;
+  showFacts(slide);
+  viewer.open(makeSource(slide, number));
   const finding = await getJson(`api/slides/${number}/finding`);
   if (state.slide !== number) return;
   state.finding = finding;
@@ -230,7 +246,7 @@ function watchTiles() {
 
 async function pick(position) {
   const at = drawer.findImage(viewer.world.getItemAt(0)); // where it is drawn, which may be rounded
-  const { width, height } = session.slides[state.slide];
+  const { width, height } = slide;
   const x = Math.floor((position.x * devicePixelRatio - at.x) / at.scale);
   const y = Math.floor((position.y * devicePixelRatio - at.y) / at.scale);
   if (x < 0 || y < 0 || x >= width || y >= height) return;
@@ -279,7 +295,7 @@ const actions = {
   save: async () => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await drawer.toPng());
-    link.download = `${session.slides[state.slide].name.replace(/\.[^.]+$/, "")}-view.png`;
+    link.download = `${session.slides[state.slide].replace(/\.[^.]+$/, "")}-view.png`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   },
