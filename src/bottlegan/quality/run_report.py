@@ -135,10 +135,15 @@ def draw_run(run: RunState) -> Drawing:
 def write_run_report(run: RunState) -> Path:
     """Write `report.html` into the folder of a run, and return its path."""
     path = run.folder / "report.html"
-    sections: list[Table | Drawing] = [draw_run(run), list_rounds(run), list_labs(run)] if run.history.rounds else []
-    left_out = list_left_out(run)
-    write_report(path, "A federation", run.status, [*sections, left_out] if left_out.rows else sections)
+    drawn: list[Table | Drawing] = [draw_run(run)] if run.history.rounds else []
+    write_report(path, "A federation", run.status, [*drawn, *list_tables(run)])
     return path
+
+
+def list_tables(run: RunState) -> list[Table]:
+    """Return all tables of a run that have something to say."""
+    tables = [list_rounds(run), list_labs(run), list_left_out(run)]
+    return [table for table in tables if table.rows]
 
 
 def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:

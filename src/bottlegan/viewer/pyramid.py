@@ -41,14 +41,18 @@ class Pyramid:
         """Return the tiles of a step, whose regions are in pixels of that step."""
         return Grid(Region(0, 0, 0, *self.sizes[step]), self.tile)
 
-    def read(self, step: int, column: int, row: int) -> Pixels:
-        """Return a tile (H, W, 3), uint8; those at the right and lower edge are smaller. What is broken is white."""
+    def locate(self, step: int, column: int, row: int) -> Region:
+        """Return where a tile is, in pixels of its step."""
         if not 0 <= step < len(self.sizes):
             raise IndexError(f"there is no step {step}")
         grid = self.grid(step)
         if not (0 <= column < grid.columns and 0 <= row < grid.rows):
             raise IndexError(f"step {step} has no tile {column}, {row}")
-        tile, downsample = grid[row * grid.columns + column], float(2**step)
+        return grid[row * grid.columns + column]
+
+    def read(self, step: int, column: int, row: int) -> Pixels:
+        """Return a tile (H, W, 3), uint8; those at the right and lower edge are smaller. What is broken is white."""
+        tile, downsample = self.locate(step, column, row), float(2**step)
         level = choose_level(self.slide, downsample * NEARLY)
         if self._is_step(level, step):
             region = Region(level, tile.x, tile.y, tile.width, tile.height)

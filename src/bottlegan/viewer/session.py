@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from threading import Lock
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bottlegan.colormap.table import Convert
 from bottlegan.core.errors import InputError, MissingError
@@ -19,6 +19,9 @@ from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.slides.reader import SLIDES, Slide, list_files
 from bottlegan.viewer.pyramid import Shelf
 from bottlegan.viewer.shown import ShownSlide
+
+if TYPE_CHECKING:
+    from bottlegan.viewer.prediction import SlideNetwork
 
 REFERENCE, LIKE, STYLE, SLIDE = "reference", "like", "style", "slide"
 MAPS = 6
@@ -36,6 +39,8 @@ class Settings:
     """Images of a lab to go to."""
     network: Path | None = None
     """Whose predictions are shown."""
+    allowed: tuple[str, ...] = ()
+    """Factories of networks that are not ours and may be run."""
     folder: Path = field(default_factory=Path.cwd)
     """Where whole slides are written."""
 
@@ -50,9 +55,15 @@ class Target(NamedTuple):
 class Session:
     """Open slides and their maps. Any number of threads may ask."""
 
-    def __init__(self, slides: Sequence[ShownSlide], settings: Settings, model: ModelWeights) -> None:
-        """Show these slides."""
-        self.slides, self.settings, self.model = slides, settings, model
+    def __init__(
+        self,
+        slides: Sequence[ShownSlide],
+        settings: Settings,
+        model: ModelWeights,
+        network: "SlideNetwork | None" = None,
+    ) -> None:
+        """Show these slides and, if there is one, what a network predicts of them."""
+        self.slides, self.settings, self.model, self.network = slides, settings, model, network
         self._lock, self._like_lock = Lock(), Lock()
         self._like: Normalizer | None = None
         self._make = lru_cache(maxsize=MAPS)(self._make_map)
@@ -131,7 +142,15 @@ def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Sessio
         stack.callback(pool.shutdown, cancel_futures=True)
         for each in slides:
             pool.submit(lambda slide: slide.finding, each)
-        yield Session(slides, settings, model)
+        yield Session(slides, settings, model, _open_network(settings))
+
+
+def _open_network(settings: Settings) -> "SlideNetwork | None":
+    if settings.network is None:
+        return None
+    from bottlegan.viewer.prediction import SlideNetwork  # noqa: PLC0415 - torch, which slides alone do not need
+
+    return SlideNetwork(settings.network, settings.allowed)
 
 
 def list_shown(folder: Path) -> list[Path]:

@@ -32,6 +32,7 @@ def list_routes(session: Session) -> list[Route]:
         Route(one, slides.tell_slide),
         Route(f"{one}/finding", slides.tell_finding),
         Route(f"{one}/tiles/{{step:int}}/{{column:int}}/{{row:int}}", slides.send_tile),
+        Route(f"{one}/prediction/{{step:int}}/{{column:int}}/{{row:int}}", slides.send_prediction),
         Route(f"{one}/table", slides.send_table),
         Route(f"{one}/doubts", slides.send_doubts),
         Route(f"{one}/thumbnail", slides.send_thumbnail),
@@ -58,6 +59,7 @@ class SlideAnswers:
             "targets": [{"key": each.key, "label": each.label} for each in self.session.list_targets()],
             "spacing": SPACING,
             "doubt": DOUBT,
+            "network": None if self.session.network is None else self.session.network.tell(),
         }
         return JSONResponse(told)
 
@@ -81,6 +83,17 @@ class SlideAnswers:
         except IndexError as error:
             raise HTTPException(404, str(error)) from None
         return Response(levels.tobytes(), media_type=BYTES)
+
+    def send_prediction(self, request: Request) -> Response:
+        """Send a tile of the network's classes, one byte a pixel."""
+        slide, place, network = self._find(request), request.path_params, self.session.network
+        if network is None:
+            raise HTTPException(404, "there is no network; give one with --network")
+        try:
+            classes = network.paint(slide.pyramid, place["step"], place["column"], place["row"])
+        except IndexError as error:
+            raise HTTPException(404, str(error)) from None
+        return Response(classes.tobytes(), media_type=BYTES)
 
     def send_table(self, request: Request) -> Response:
         """Send the coarse or exact table of a map."""

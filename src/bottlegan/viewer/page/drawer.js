@@ -6,11 +6,13 @@
 // whole screen pixels, so that what is shown is what the map says, not a mean of neighbors.
 
 import { link, makeSampler, makeTexture, makeTexture3D } from "./gl.js";
-import { MAP, PLACE, SHOW, VEIL } from "./shaders.js";
+import { Predictions } from "./predictions.js";
+import { CLASSES, MAP, PLACE, SHOW, VEIL } from "./shaders.js";
 
 const CORNERS = new Float32Array([0, 0, 1, 0, 0, 1, 1, 1]);
 const GROUND = 0x22 / 255;
 const EXACT_SIDE = 4096;
+const COVER = 115; // of 255: how much of a slide the color of a class hides
 const WHOLE = 1e-4; // how near a power of two the zoom must be to be one
 
 export const RAW = "rgb-bytes";
@@ -25,8 +27,8 @@ export function makeDrawer(OpenSeadragon) {
   return class MapDrawer extends OpenSeadragon.DrawerBase {
     constructor(options) {
       super(options);
-      this.look = { mode: "split", divider: 0.5, doubt: false, pen: false };
-      this.veil = null;
+      this.look = { mode: "split", divider: 0.5, doubt: false, pen: false, network: false };
+      this.tissue = null;
       this.version = 0; // of the map: tiles mapped by another are mapped again
       this.frames = 0;
       this.table = null; // "coarse", "exact" or nothing
@@ -73,11 +75,12 @@ export function makeDrawer(OpenSeadragon) {
       gl.vertexAttribPointer(0, 2, gl.FLOAT, false, 0, 0);
       gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
       gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
-      this.programs = { show: link(gl, PLACE, SHOW), map: link(gl, PLACE, MAP), veil: link(gl, PLACE, VEIL) };
+      this.programs = { show: link(gl, PLACE, SHOW), map: link(gl, PLACE, MAP), veil: link(gl, PLACE, VEIL), classes: link(gl, PLACE, CLASSES) };
       this.samplers = { smooth: makeSampler(gl, gl.LINEAR), sharp: makeSampler(gl, gl.NEAREST) };
       this.buffer = gl.createFramebuffer();
       this.nothing = makeTexture3D(gl, gl.RGB8, gl.RGB, 1, new Uint8Array(3));
       this.blank = makeTexture(gl, gl.RGB8, gl.RGB, 1, 1, new Uint8Array(3));
+      this.predictions = new Predictions(gl, () => this.redraw());
       this.canExact = gl.getParameter(gl.MAX_TEXTURE_SIZE) >= EXACT_SIDE;
     }
 
@@ -107,21 +110,28 @@ export function makeDrawer(OpenSeadragon) {
       this.change();
     }
 
-    /** Lay an image over the whole slide: a mask of what to leave clear, or colors; or nothing. */
-    setVeil(image, isMask) {
+    /** Veil all but the tissue that an image of the whole slide shows, or nothing. */
+    setTissue(image) {
       const { gl } = this;
-      if (this.veil) gl.deleteTexture(this.veil.texture);
-      this.veil = null;
+      if (this.tissue) gl.deleteTexture(this.tissue);
+      this.tissue = null;
       if (image) {
-        const texture = gl.createTexture();
-        gl.bindTexture(gl.TEXTURE_2D, texture);
+        this.tissue = gl.createTexture();
+        gl.bindTexture(gl.TEXTURE_2D, this.tissue);
         gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, gl.RGBA, gl.UNSIGNED_BYTE, image);
-        this.veil = { texture, isMask };
       }
       this.redraw();
     }
 
-    /** Change how it looks: mode, divider, doubt, pen. */
+    /** Take the colors of a network's classes; the first is the background, and not shown. */
+    setClasses(colors) {
+      const { gl } = this;
+      const palette = new Uint8Array(256 * 4);
+      colors.forEach((color, i) => { if (i) palette.set([...color, COVER], 4 * i); });
+      this.textures.palette = makeTexture(gl, gl.RGBA8, gl.RGBA, 256, 1, palette);
+    }
+
+    /** Change how it looks: mode, divider, doubt, pen, network. */
     setLook(look) {
       const before = this.look;
       this.look = { ...before, ...look };
@@ -184,7 +194,8 @@ export function makeDrawer(OpenSeadragon) {
       this.drawTiles(tiles, "given", 0, from, size);
       this.drawTiles(tiles, "mapped", from, to, size);
       gl.disable(gl.SCISSOR_TEST);
-      if (this.veil) this.drawVeil(image, size);
+      if (this.look.network) this.drawClasses(tiles, size);
+      if (this.tissue) this.drawVeil(image, size);
       this._raiseTiledImageDrawnEvent(image, tiles.map((each) => each.tile));
     }
 
@@ -262,6 +273,31 @@ export function makeDrawer(OpenSeadragon) {
       }
     }
 
+    /** Lay a network's classes over the finest of the tiles; those that are not there yet are asked for. */
+    drawClasses(tiles, size) {
+      const { gl } = this;
+      const program = this.programs.classes;
+      const finest = Math.max(...tiles.map(({ tile }) => tile.level));
+      const shown = tiles.filter(({ tile }) => tile.level === finest);
+      const textures = this.predictions.find(shown);
+      gl.useProgram(program.program);
+      gl.uniform2f(program.at.screen, size.x, size.y);
+      gl.uniform1i(program.at.tile, 0);
+      gl.uniform1i(program.at.palette, 1);
+      gl.activeTexture(gl.TEXTURE1);
+      gl.bindTexture(gl.TEXTURE_2D, this.textures.palette);
+      gl.activeTexture(gl.TEXTURE0);
+      gl.enable(gl.BLEND);
+      gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+      shown.forEach(({ place }, i) => {
+        if (!textures[i]) return;
+        gl.bindTexture(gl.TEXTURE_2D, textures[i]);
+        gl.uniform4fv(program.at.place, place);
+        gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+      });
+      gl.disable(gl.BLEND);
+    }
+
     drawVeil(image, size) {
       const { gl } = this;
       const program = this.programs.veil;
@@ -270,11 +306,10 @@ export function makeDrawer(OpenSeadragon) {
       gl.useProgram(program.program);
       gl.uniform2f(program.at.screen, size.x, size.y);
       gl.uniform4f(program.at.place, at.x, at.y, at.x + x * at.scale, at.y + y * at.scale);
-      gl.uniform1i(program.at.isMask, this.veil.isMask);
-      gl.uniform1i(program.at.veil, 0);
+      gl.uniform1i(program.at.tissue, 0);
       gl.activeTexture(gl.TEXTURE0);
-      gl.bindTexture(gl.TEXTURE_2D, this.veil.texture);
-      gl.bindSampler(0, this.veil.isMask ? this.samplers.smooth : this.samplers.sharp);
+      gl.bindTexture(gl.TEXTURE_2D, this.tissue);
+      gl.bindSampler(0, this.samplers.smooth);
       gl.enable(gl.BLEND);
       gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
       gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);

@@ -59,12 +59,21 @@ void main() {
 export const VEIL = `#version 300 es
 precision highp float;
 in vec2 at;
-uniform sampler2D veil;
-uniform bool isMask;
+uniform sampler2D tissue;
+out vec4 color;
+void main() {  // premultiplied: what is not tissue is veiled
+  float share = 0.72 * (1.0 - smoothstep(0.35, 0.65, texture(tissue, at).r));
+  color = vec4(vec3(0.13) * share, share);
+}`;
+
+export const CLASSES = `#version 300 es
+precision highp float;
+in vec2 at;
+uniform sampler2D tile;  // class ids
+uniform sampler2D palette;
 out vec4 color;
 void main() {
-  vec4 given = texture(veil, at);
-  // Premultiplied. Of a mask, what is not tissue is veiled.
-  float share = 0.72 * (1.0 - smoothstep(0.35, 0.65, given.r));
-  color = isMask ? vec4(vec3(0.13) * share, share) : vec4(given.rgb * given.a, given.a);
+  int id = int(texture(tile, at).r * 255.0 + 0.5);
+  vec4 given = texelFetch(palette, ivec2(id, 0), 0);
+  color = vec4(given.rgb * given.a, given.a);
 }`;

@@ -4,7 +4,7 @@ import { getBytes, getImage, getJson } from "./api.js";
 import { canDraw, makeDrawer } from "./drawer.js";
 import { makeDivider, makeMinimap, showScale } from "./hud.js";
 import { listenToKeys } from "./keys.js";
-import { showFacts, showFinding, showPixel, showTargets, toast } from "./panel.js";
+import { showClasses, showFacts, showFinding, showPixel, showTargets, toast } from "./panel.js";
 import { makeSource } from "./source.js";
 import { suggestName, wireWriting } from "./write.js";
 
@@ -20,7 +20,8 @@ const state = {
   forced: false,
   doubt: false,
   pen: false,
-  veil: "",
+  tissue: false,
+  network: false,
   finding: null,
 };
 const asked = new URLSearchParams(location.hash.slice(1));
@@ -67,6 +68,11 @@ async function start() {
   makeMinimap(viewer);
   makeDivider(state, () => { drawer.setLook({ divider: state.divider }); writeAddress(); });
   wirePanel();
+  if (session.network) {
+    drawer.setClasses(session.network.colors);
+    showClasses(session.network);
+    viewer.addHandler("update-viewport", () => { $("network-note").textContent = state.network ? drawer.predictions.problem : ""; });
+  }
   wireWriting(state);
   listenToKeys(actions);
   openSlide(state.slide);
@@ -138,7 +144,8 @@ async function loadSlide(number) {
   showFinding(null);
   drawer.setTable(null);
   drawer.setDoubts(null, session.spacing);
-  drawer.setVeil(null);
+  drawer.setTissue(null);
+  drawer.predictions.clear(`api/slides/${number}/prediction`);
   viewer.close();
   $("small").src = `api/slides/${number}/thumbnail`;
   if (state.to === `slide:${number}`) state.to = "reference"; // it is in its own stain already
@@ -153,7 +160,7 @@ async function loadSlide(number) {
   if (state.slide !== number) return;
   state.finding = finding;
   showFinding(finding);
-  await Promise.all([loadMap(), loadDoubts(), loadVeil()]);
+  await Promise.all([loadMap(), loadDoubts(), loadTissue()]);
 }
 
 /** Ask for the map to the chosen stain: the coarse table at once, and the exact one if that is wanted. */
@@ -197,10 +204,10 @@ async function loadDoubts() {
   if (slide === state.slide) drawer.setDoubts(doubts, session.spacing);
 }
 
-async function loadVeil() {
-  const { slide, veil } = state;
-  const image = veil === "tissue" ? await getImage(`api/slides/${slide}/tissue`) : null;
-  if (slide === state.slide && veil === state.veil) drawer.setVeil(image, true);
+async function loadTissue() {
+  const { slide: number, tissue } = state;
+  const image = tissue ? await getImage(`api/slides/${number}/tissue`) : null;
+  if (number === state.slide && tissue === state.tissue) drawer.setTissue(image);
 }
 
 function sayExactness(kind) {
@@ -213,7 +220,7 @@ function sayExactness(kind) {
 }
 
 function applyLook() {
-  drawer.setLook({ mode: state.mode, divider: state.divider, doubt: state.doubt, pen: state.pen });
+  drawer.setLook({ mode: state.mode, divider: state.divider, doubt: state.doubt, pen: state.pen, network: state.network });
   const target = session.targets.find((each) => each.key === state.to);
   $("divider").hidden = state.mode !== "split";
   $("left").hidden = state.mode === "after";
@@ -222,10 +229,9 @@ function applyLook() {
   suggestName(session.slides[state.slide], target);
   $("doubt-legend").hidden = !state.doubt;
   for (const radio of document.getElementsByName("mode")) radio.checked = radio.value === state.mode;
-  for (const name of ["exact", "doubt", "pen"]) $(name).checked = state[name];
+  for (const name of ["exact", "doubt", "pen", "tissue", "network"]) $(name).checked = state[name];
   $("force").checked = state.forced;
-  $("tissue").checked = state.veil === "tissue";
-  $("network").checked = state.veil === "network";
+  $("classes").hidden = !state.network;
   writeAddress();
 }
 
@@ -283,7 +289,8 @@ const actions = {
   force: () => { change({ forced: !state.forced }); loadMap(); },
   doubt: () => { change({ doubt: !state.doubt }); loadDoubts(); },
   pen: () => { change({ pen: !state.pen }); loadDoubts(); },
-  veil: (veil) => { change({ veil: state.veil === veil ? "" : veil }); loadVeil(); },
+  tissue: () => { change({ tissue: !state.tissue }); loadTissue(); },
+  network: () => { if (session.network) change({ network: !state.network }); },
   pick: () => pick(viewer.viewport.pixelFromPoint(viewer.viewport.getCenter())),
   link: async () => {
     writeAddress();
@@ -309,8 +316,7 @@ const actions = {
 
 function wirePanel() {
   for (const radio of document.getElementsByName("mode")) radio.addEventListener("change", () => actions.mode(radio.value));
-  for (const name of ["exact", "force", "doubt", "pen"]) $(name).addEventListener("change", actions[name]);
-  for (const name of ["tissue", "network"]) $(name).addEventListener("change", () => actions.veil(name));
+  for (const name of ["exact", "force", "doubt", "pen", "tissue", "network"]) $(name).addEventListener("change", actions[name]);
   for (const name of ["link", "save", "help"]) $(name).addEventListener("click", actions[name]);
   $("toggle").addEventListener("click", actions.panel);
   $("slides").addEventListener("change", () => openSlide(Number($("slides").value)));
