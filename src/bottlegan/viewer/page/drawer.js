@@ -31,6 +31,7 @@ export function makeDrawer(OpenSeadragon) {
       this.tissue = null;
       this.version = 0; // of the map: tiles mapped by another are mapped again
       this.frames = 0;
+      this.drawn = 0; // tiles in the last of them
       this.table = null; // "coarse", "exact" or nothing
       this.textures = {};
       this.spacing = 1;
@@ -183,6 +184,7 @@ export function makeDrawer(OpenSeadragon) {
     drawImage(image, size) {
       const { gl } = this;
       const tiles = this.layOut(image);
+      this.drawn = tiles.length;
       const after = this.table !== null;
       const edge = Math.round(size.x * this.look.divider);
       const [from, to] = !after || this.look.mode === "before" ? [size.x, size.x]
