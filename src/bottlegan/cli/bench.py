@@ -39,7 +39,7 @@ def train(
 
     progress = TerminalProgress()
     figures = bench_train(load_halves("cpu", data, 0, progress), 60 * paper_minutes, progress)
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     shown = {key: value for key, value in figures.items() if key != "traces"}
     typer.echo(json.dumps(shown, indent=2))
 
@@ -75,7 +75,7 @@ def onboard(
     _show_physical(physical, console)
     reliability = bench_reliability(2 * pairs, progress)
     _show_reliability(reliability, console)
-    _write({"PESO styles": peso, "physical labs": physical, "reliability": reliability}, json_file)
+    write_figures({"PESO styles": peso, "physical labs": physical, "reliability": reliability}, json_file)
     if picture is not None:
         draw_reliability(reliability, picture)
         console.print(f"Wrote {picture}.")
@@ -111,7 +111,7 @@ def normalize(
     from bottlegan.bench.normalize import bench_normalize
 
     figures = bench_normalize(size, repeats, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     _show_speed(figures, Console())
 
 
@@ -124,7 +124,7 @@ def table(json_file: JsonOption = None) -> None:
     from bottlegan.bench.table import bench_table
 
     figures = bench_table(TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     columns: Columns = {
         "colors that\ndiffer": ("differing", None, "d"),
         "by levels\nat most": ("largest difference", None, "d"),
@@ -150,7 +150,7 @@ def slide(
     from bottlegan.bench.slide import bench_slide
 
     figures = bench_slide(file, size, quality, repeats, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     _show_slide(figures, Console())
 
 
@@ -166,7 +166,7 @@ def predict(
     from bottlegan.bench.predict import bench_predict
 
     figures = bench_predict(file, size, network, repeats, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     typer.echo(json.dumps(figures, indent=2))
 
 
@@ -186,7 +186,7 @@ def federation(
     from bottlegan.bench.federation import bench_federation
 
     figures = bench_federation(scale, data, clients, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     typer.echo(json.dumps(figures, indent=2))
 
 
@@ -209,14 +209,15 @@ def reallabs(
 
     found, progress, console = open_real_data(data), TerminalProgress(), Console()
     figures = bench_real_labs(found, model=model, progress=progress)
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     _show_real_labs(figures, console)
     if pictures is not None:
         for path in save_pictures(found, pictures, model, progress):
             console.print(f"Wrote {path}.")
 
 
-def _write(figures: "dict[str, Json]", json_file: Path | None) -> None:
+def write_figures(figures: "dict[str, Json]", json_file: Path | None) -> None:
+    """Write figures to a JSON file, if there is to be one."""
     if json_file is not None:
         write_text(json_file, json.dumps(figures, indent=2, allow_nan=False) + "\n")
 

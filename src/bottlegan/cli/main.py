@@ -7,6 +7,7 @@ import typer
 from bottlegan import __version__
 from bottlegan.cli.audit import audit
 from bottlegan.cli.bench import bench
+from bottlegan.cli.bench_view import bench_view
 from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
@@ -30,6 +31,7 @@ EXTRAS = {
     "flwr": "federated",
     "ray": "federated",
     "cryptography": "federated",
+    "playwright": "bench",
     "starlette": "viewer",
     "uvicorn": "viewer",
 }
@@ -60,6 +62,7 @@ app.command()(evaluate)
 app.command()(drift)
 app.command("train-prior")(train_prior)
 app.command()(reproduce)
+bench.command("view")(bench_view)
 app.add_typer(deploy, name="deploy")
 app.add_typer(exchange, name="exchange")
 app.add_typer(bench, name="bench")

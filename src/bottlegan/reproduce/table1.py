@@ -24,6 +24,7 @@ from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.training import score_lab
 from bottlegan.federated.protocol.phase2 import load_network
+from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.metrics.tally import compute_scores, compute_temperature
 from bottlegan.reproduce.federations import (
@@ -170,7 +171,9 @@ def summarize(which: Which, world: World, finished: list[tuple[Federation, State
     tallies: dict[str, Tensor] = {}
     for each, state in finished:
         asked = dict.fromkeys(each.clients, 0)
-        tallies |= score_clients(each.exchange, asked, each.config, state.weights, state.finished)[0]
+        tallies |= score_clients(
+            each.exchange, asked, each.config, state.weights, state.finished, members=read_members(each.folder)
+        )[0]
     labeled = {client.name for client in world.partition.clients if client.labeled}
     unlabeled = [total for name, total in tallies.items() if name not in labeled]
     rounds = finished[0][1].history.rounds if len(finished) == 1 else ()

@@ -24,7 +24,9 @@ from bottlegan.training.task import TrainingConfig
 Together = Literal["federated", "local", "pooled"]
 Baseline = Literal["macenko", "torchstain", "reinhard", "hed", "randstainna"]
 
-FEDAVGM = StrategyConfig()
+FEDAVGM = StrategyConfig(robust="none")
+FEDAVG = StrategyConfig(name="fedavg", robust="none")
+"""As in the paper: plain means. All labs are honest here."""
 ALONE, FIXMATCH = FixMatchConfig(), FixMatchConfig(enabled=True)
 PROXIMAL = 0.01
 
@@ -67,11 +69,11 @@ METHODS = (
     Method("torchstain", "FedAvgM + torchstain Macenko, as people use it", baseline="torchstain"),
     Method("hed", "FedAvgM + HED jitter", baseline="hed"),
     Method("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
-    Method("fedavg", "FedAvg", strategy=StrategyConfig(name="fedavg")),
-    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox"), proximal=PROXIMAL),
-    Method("fedbn", "FedBN", strategy=StrategyConfig(name="fedavg"), local_normalization=True),
-    Method("pooled", "pooled: all images in one place", strategy=StrategyConfig(name="fedavg"), together="pooled"),
-    Method("local", "local only (labs with labels)", strategy=StrategyConfig(name="fedavg"), together="local"),
+    Method("fedavg", "FedAvg", strategy=FEDAVG),
+    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox", robust="none"), proximal=PROXIMAL),
+    Method("fedbn", "FedBN", strategy=FEDAVG, local_normalization=True),
+    Method("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
+    Method("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
 )
 
 SWEEP = (
@@ -79,7 +81,7 @@ SWEEP = (
         Method(
             f"momentum-{momentum:g}",
             f"FedAvgM, server momentum {momentum:g}",
-            strategy=StrategyConfig(momentum=momentum),
+            strategy=StrategyConfig(momentum=momentum, robust="none"),
         )
         for momentum in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     ),
@@ -111,7 +113,7 @@ SCALES: dict[Scale, Phase2Config] = {
         training=TrainingConfig(steps=8, batch=16, crop=224),
     ),
 }
-ROUNDS = RoundsConfig(least=1, evaluate_every=25)
+ROUNDS = RoundsConfig(least=1, evaluate_every=25, length_bound=10.0, weight_bound=10.0)
 
 
 def plan_training(method: Method, scale: Scale) -> Phase2Config:

@@ -22,6 +22,7 @@ from bottlegan.federated.client.staining import Stain, Styles
 from bottlegan.federated.client.training import Lab, score_lab
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import StrategyConfig
+from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.imaging.files import Pixels
 from bottlegan.metrics.tally import compute_scores
@@ -172,7 +173,9 @@ def score_members(finished: Sequence[tuple[Federation, State]]) -> dict[str, Sco
     scores: dict[str, Scores] = {}
     for each, state in finished:
         asked = dict.fromkeys(each.clients, 0)
-        tallies = score_clients(each.exchange, asked, each.config, state.weights, state.finished)[0]
+        tallies = score_clients(
+            each.exchange, asked, each.config, state.weights, state.finished, members=read_members(each.folder)
+        )[0]
         scores |= {name: to_scores(total) for name, total in tallies.items()}
     return scores
 

@@ -25,8 +25,9 @@ STOP_SECONDS = 2
 
 
 def make_app(page: str, routes: Sequence[BaseRoute]) -> Starlette:
-    """Return the app that shows a page, and answers what that asks for."""
-    shown = [Route("/", show(page)), Route("/static/{name}", _send_static), *routes]
+    """Return the app that shows a page first, any other by its name, and answers what they ask for."""
+    pages = [Route(f"/{file.stem}", show(name)) for name, file in FILES.items() if file.suffix == ".html"]
+    shown = [Route("/", show(page)), *pages, Route("/static/{name}", _send_static), *routes]
     return Starlette(routes=shown, exception_handlers={InputError: _refuse, HTTPException: _fail})
 
 
