@@ -37,7 +37,7 @@ def smoke(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
 
 @pytest.fixture(scope="module")
 def styles(world: World, smoke: Experiment) -> ModelWeights:
-    return obtain_styles(world.labs("own"), 0, smoke.runs / "styles-seed0-fold0.safetensors")[0]
+    return obtain_styles(world.labs("own"), 0, smoke.runs / "styles-code-seed0-fold0.safetensors")
 
 
 def labs_of(key: str, world: World, styles: ModelWeights) -> dict[str, Lab]:
@@ -126,7 +126,7 @@ def test_these_rows_predict_on_images_as_they_are(key: str, world: World, styles
         assert (distance(varied, crops) > 0) == (key != "fedavgm")
 
 
-@pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "local", "pooled", "fedbn"])
+@pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "bottlegan-adversarial", "local", "pooled", "fedbn"])
 def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, smoke: Experiment) -> None:
     path = smoke.path(key, 0, 0)
     run = make_run((key, 0, 0), smoke)

@@ -1,7 +1,7 @@
 """Labs in memory that train together in one of the ways that Tables 1 and 3 compare, through the one orchestration."""
 
 import os
-import tempfile
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -17,7 +17,7 @@ from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import hold
 from bottlegan.federated.client.staining import Stain
 from bottlegan.federated.protocol.exchange import LocalExchange
-from bottlegan.federated.protocol.phase1 import CODE
+from bottlegan.federated.protocol.phase1 import CODE, Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
@@ -25,6 +25,7 @@ from bottlegan.federated.server.folder import STYLES, UPLOADS
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State
 from bottlegan.federated.server.uploads import UploadStore
+from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.reproduce.pseudo_labels import WatchingExchange
 from bottlegan.reproduce.table1_methods import ROUNDS, Method
@@ -34,6 +35,7 @@ Which = tuple[str, int, int]
 """Key of the row, seed and fold of a run."""
 Made = TypeVar("Made")
 PSEUDO_LABELS = "pseudo_labels.json"
+BY_CODE = Phase1Config()
 
 
 def make_runs(make: Callable[[Which], Made], wanted: Sequence[Which], jobs: int | None) -> Iterator[Made]:
@@ -86,10 +88,13 @@ def arrange(
 
 
 def federate(federation: Federation, styles: ModelWeights) -> State:
-    """Run a federation whose labs have uploaded their styles already, or what is left of it."""
-    uploads = UploadStore(federation.folder / UPLOADS)
-    for name in federation.clients if federation.config.phase2.mode != "plain" else ():
-        uploads.put(name, {CODE: torch.from_numpy(styles.code(name).copy())})
+    """Run a federation whose phase 1 is over already, with these styles, or what is left of it."""
+    if federation.config.phase2.mode != "plain":
+        uploads = UploadStore(federation.folder / UPLOADS)
+        for name in federation.clients:
+            uploads.put(name, {CODE: torch.from_numpy(styles.code(name).copy())})
+        # Of these uploads, so nobody makes another, whatever method of phase 1 it came from.
+        write_weights(styles, federation.folder / STYLES)
     return run_federation(federation.exchange, federation.config, federation.folder)
 
 
@@ -105,20 +110,26 @@ def spread_steps(config: Phase2Config, labs: list[LabData]) -> Phase2Config:
     return replace(config, training=replace(config.training, steps=steps))
 
 
-def obtain_styles(labs: Sequence[LabData], seed: int, path: Path) -> tuple[ModelWeights, float]:
-    """Return the global BottleGAN of phase 1 by codes, and its seconds; it is kept in `path` for the other rows."""
+def obtain_styles(
+    labs: Sequence[LabData], seed: int, path: Path, phase1: Phase1Config = BY_CODE, reference_set: Sequence[Pixels] = ()
+) -> ModelWeights:
+    """Return the global BottleGAN of phase 1; it is kept in `path` for the other rows, with what it cost as its record.
+
+    Phase 1 that was interrupted goes on from a folder beside it.
+    """
     if not path.exists():
-        config = FederationConfig(seed=seed, rounds=ROUNDS)
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            clients = {each.name: Client(hold(each.train, [], []), folder / each.name) for each in labs}
-            started = time.process_time()
-            run_phase1(LocalExchange({name: each.answer for name, each in clients.items()}), config, folder)
-            record: dict[str, str | int | float] = {"seconds": time.process_time() - started}
-            model = read_weights(folder / STYLES)
+        config = FederationConfig(seed=seed, phase1=phase1, rounds=ROUNDS)
+        folder = path.with_suffix("")
+        held = {each.name: hold(each.train, [], [], reference_set) for each in labs}
+        answers = {name: Client(each, folder / "labs" / name).answer for name, each in held.items()}
+        started = time.process_time()
+        run_phase1(LocalExchange(answers), config, folder, reference_set=reference_set)
+        sent = next(iter(UploadStore(folder / UPLOADS).read_all().values()))
+        record: dict[str, str | int | float] = {"seconds": time.process_time() - started, "bytes": count_bytes(sent)}
+        model = read_weights(folder / STYLES)
         write_weights(replace(model, document=replace(model.document, record=record)), path)
-    model = read_weights(path)
-    return model, float(model.document.record["seconds"])
+        shutil.rmtree(folder)
+    return read_weights(path)
 
 
 def count_bytes(weights: Weights) -> int:

@@ -40,7 +40,15 @@ from bottlegan.reproduce.federations import (
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.pseudo_labels import read_points
 from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
-from bottlegan.reproduce.table1_methods import FIRST_VALIDATION, METHODS, SWEEP, Method, find_stain, plan_training
+from bottlegan.reproduce.table1_methods import (
+    FIRST_VALIDATION,
+    METHODS,
+    SWEEP,
+    Method,
+    find_stain,
+    plan_phase1,
+    plan_training,
+)
 from bottlegan.reproduce.table2_files import find_commit
 from bottlegan.reproduce.world import StyleSet, World, draw_world
 from bottlegan.training.task import lay_out, score
@@ -131,9 +139,9 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     key, seed, fold = which
     method = next(each for each in experiment.methods if each.key == key)
     world = recall_world(experiment.scale, experiment.styles, experiment.data, seed, fold)
-    styles, phase1_seconds = obtain_styles(
-        world.labs("own"), seed, experiment.runs / f"styles-seed{seed}-fold{fold}.safetensors"
-    )
+    phase1 = plan_phase1(method, experiment.scale)
+    kept = experiment.runs / f"styles-{phase1.method}-seed{seed}-fold{fold}.safetensors"
+    styles = obtain_styles(world.labs("own"), seed, kept, phase1, world.reference_set())
     path = experiment.path(*which)
     folder = path.with_suffix("")
     started = time.process_time()
@@ -151,8 +159,8 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     run = replace(
         run,
         seconds=time.process_time() - started,
-        phase1_seconds=phase1_seconds if method.mode != "plain" else 0.0,
-        bytes_up=sent + (4 * styles.document.model.code_size if method.mode != "plain" else 0),
+        phase1_seconds=float(styles.document.record["seconds"]) if method.mode != "plain" else 0.0,
+        bytes_up=sent + (int(styles.document.record["bytes"]) if method.mode != "plain" else 0),
         commit=find_commit(),
     )
     write_text(path, to_json(run))

@@ -7,6 +7,8 @@ from typing import Literal
 import torch
 
 from bottlegan.federated.client.staining import Stain, Staining, stain_with
+from bottlegan.federated.protocol.phase1 import Method as Phase1Method
+from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
 from bottlegan.imaging.files import Pixels
@@ -18,6 +20,7 @@ from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.world import LabData, Stained
 from bottlegan.stain.augment import JITTER, LabStatistics, draw_templates, jitter_hed
 from bottlegan.stain.macenko import Reference, fit_density_map, sample_density, summarize_reference
+from bottlegan.training.adversarial import AdversarialConfig, Preset
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
 
@@ -38,6 +41,7 @@ class Method:
     key: str
     name: str
     mode: Mode = "plain"
+    phase1: Phase1Method = "code"
     restained: float | None = None
     baseline: Baseline | None = None
     """What is done about stain in place of BottleGAN."""
@@ -59,6 +63,9 @@ METHODS = (
     Method("fedavgm", "FedAvgM", paper=True),
     Method("fedavgm-fixmatch", "FedAvgM + FixMatch", fixmatch=FIXMATCH, paper=True),
     Method("bottlegan-normalize", "BottleGAN, normalize", mode="normalize", paper=True),
+    Method(
+        "bottlegan-adversarial", "BottleGAN, normalize, phase 1 adversarial", mode="normalize", phase1="adversarial"
+    ),
     Method("bottlegan-restain", "BottleGAN, restain", mode="restain", paper=True),
     Method("bottlegan-restain-long", "BottleGAN, restain, four times the steps", mode="restain", longer=4),
     Method("bottlegan-mixed", "BottleGAN, normalize, half restained", mode="normalize", restained=0.5),
@@ -119,6 +126,14 @@ ROUNDS = RoundsConfig(least=1, evaluate_every=25, length_bound=10.0, weight_boun
 def plan_training(method: Method, scale: Scale) -> Phase2Config:
     """Return how a row is trained: as any other, but for what makes it that row."""
     return plan_row(method, SCALES[scale])
+
+
+def plan_phase1(method: Method, scale: Scale) -> Phase1Config:
+    """Return how a row finds the labs' styles. What phase 2 uses maps colors, so the published GANs end in pairs."""
+    few = 2 if scale == "smoke" else 0
+    preset: Preset = "paper" if scale == "paper" else "cpu"
+    critics = AdversarialConfig(preset=preset, paired=scale == "paper", steps=few, server_steps=few)
+    return Phase1Config(method=method.phase1, adversarial=critics)
 
 
 def plan_row(method: Method, base: Phase2Config) -> Phase2Config:

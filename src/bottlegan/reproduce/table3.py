@@ -21,7 +21,6 @@ from bottlegan.core.task import Task
 from bottlegan.federated.client.staining import Stain, Styles
 from bottlegan.federated.client.training import Lab, score_lab
 from bottlegan.federated.protocol.phase2 import Phase2Config
-from bottlegan.federated.server.config import StrategyConfig
 from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.imaging.files import Pixels
@@ -33,7 +32,7 @@ from bottlegan.onboarding.fit import onboard
 from bottlegan.reproduce.federations import Federation, Which, arrange, federate, make_runs, obtain_styles
 from bottlegan.reproduce.hospitals import FOLDS, Deal, Hospital, deal, draw_hospitals, read_hospitals
 from bottlegan.reproduce.paired import Scale
-from bottlegan.reproduce.table1_methods import Method, find_stain, plan_row
+from bottlegan.reproduce.table1_methods import FEDAVG, Method, find_stain, plan_row
 from bottlegan.reproduce.table2_files import find_commit
 from bottlegan.reproduce.table3_files import Run, Scores, to_csv, to_markdown
 from bottlegan.reproduce.world import LabData
@@ -50,7 +49,6 @@ SCALES: dict[Scale, Phase2Config] = {
     ),
     "cpu": Phase2Config(rounds=60, task=TASK),
 }
-FEDAVG = StrategyConfig(name="fedavg")
 METHODS = (
     Method("fedavgm", "FedAvgM"),
     Method("torchstain", "FedAvgM + torchstain Macenko", baseline="torchstain"),
@@ -130,7 +128,7 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     key, seed, fold = which
     method = next(each for each in METHODS if each.key == key)
     dealt = deal(recall_hospitals(experiment.data if experiment.scale != "smoke" else None), seed, fold)
-    styles, _ = obtain_styles(dealt.members, seed, experiment.runs / f"styles-seed{seed}-fold{fold}.safetensors")
+    styles = obtain_styles(dealt.members, seed, experiment.runs / f"styles-seed{seed}-fold{fold}.safetensors")
     path = experiment.path(*which)
     folder = path.with_suffix("")
     started = time.process_time()
