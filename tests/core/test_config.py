@@ -92,3 +92,18 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, messa
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"gone\.toml"):
         load(Outer, tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.toml", "a = " + "[" * 50_000 + "]" * 50_000),
+        ("deep.toml", "[" + ".".join("a" * 5000) + "]"),
+        ("deep.json", "[" * 100_000 + "]" * 100_000),
+    ],
+)
+def test_a_document_that_is_nested_too_deeply_is_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"deep\.(toml|json): is nested far too deeply") as caught:
+        load(Outer, tmp_path / name)
+    assert len(str(caught.value)) < 300

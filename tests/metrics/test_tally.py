@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -17,6 +19,7 @@ from bottlegan.metrics.tally import (
     compute_temperature,
     count_all,
     find_bad_tally,
+    find_changed_tally,
     tally,
 )
 
@@ -137,3 +140,41 @@ def test_a_tally_that_cannot_be_is_found_out() -> None:
     bad = good.clone()
     bad[-1] += 7
     assert find_bad_tally(bad, layout) == "the parts of its tally do not fit together"
+
+
+SPOILED = {
+    "a surprise without a pixel": lambda parts: [part.mul_(0) for part in (parts[0], parts[2])],
+    "confidence above one": lambda parts: parts[2][0].add_(99),
+    "no confidence": lambda parts: parts[2][0].mul_(0),
+    "no bins": lambda parts: parts[2].mul_(0),
+    "more right in the bins than in the counts": lambda parts: parts[2][1].copy_(parts[2][2]),
+    "half a pixel": lambda parts: parts[0].add_(0.5),
+    "endless surprise": lambda parts: parts[1].fill_(1e300),
+    "endless counts": lambda parts: [part.fill_(1e308) for part in parts],
+}
+
+
+@pytest.mark.parametrize("how", SPOILED)
+def test_whatever_would_end_a_run_is_no_tally(how: str) -> None:
+    layout = Layout(2, ranked=False)
+    bad = tally(*draw(50, 2), layout)
+    SPOILED[how](layout.split(bad))
+    assert find_bad_tally(bad, layout) is not None
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=9), st.integers(0, 10**6))
+def test_a_tally_that_passes_can_be_scored(values: list[float], seed: int) -> None:
+    layout = Layout(2, ranked=False)
+    total = tally(*draw(20, 2), layout)
+    places = torch.randint(layout.size, (len(values),), generator=torch.Generator().manual_seed(seed))
+    total[places] = torch.tensor(values, dtype=torch.float64)
+    if find_bad_tally(total, layout) is None:
+        assert all(map(math.isfinite, compute_scores(total, layout, NAMES[:2]).values()))
+
+
+def test_a_tally_must_be_of_the_images_that_were_announced() -> None:
+    layout = Layout(2, ranked=False)
+    total = tally(torch.zeros(5, 2), torch.tensor([0, 0, 1, 1, 1]), layout)
+    assert find_changed_tally(total, layout, (2, 3)) is None
+    assert find_changed_tally(total, layout, (3, 2)) is not None
+    assert find_changed_tally(10 * total, layout, (2, 3)) == "its tally counts 20 and 30 of the classes, not 2 and 3"

@@ -1,14 +1,26 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from bottlegan.cli.main import app
 from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG
-from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.federated.server.history import History, RoundRecord, Standing
 from bottlegan.federated.server.members import Member, Members, write_members
-from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+from bottlegan.quality.run_report import (
+    list_class_scores,
+    list_labs,
+    list_left_out,
+    list_rounds,
+    list_standing,
+    list_tables,
+    read_run,
+    write_run_report,
+)
 
 
 def record(number: int, scored: bool, **more: dict[str, str]) -> RoundRecord:
@@ -49,8 +61,11 @@ def test_a_run_is_told_while_it_goes_on(run: Path) -> None:
     found = read_run(run)
     assert found.status == "Going on, or killed: 3 of 9 rounds so far."
     table = list_rounds(found)
-    assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL")
-    assert table.rows == [("2", "2", "0", "1.000", "0.300", "0.150", "0.600"), ("3", "2", "0", "0.667", "-", "-", "-")]
+    assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL", "median lab")
+    assert table.rows == [
+        ("2", "2", "0", "1.000", "0.300", "0.150", "0.600", "0.300"),
+        ("3", "2", "0", "0.667", "-", "-", "-", "-"),
+    ]
     assert [row[0] for row in list_labs(found).rows] == ["b", "a"]
     assert list_labs(found).rows[1] == ("a", "1 / 2 / 3", "good", "3", "0.333", "0.400", "0.100", "0.500")
     assert list_left_out(found).rows == [
@@ -59,12 +74,47 @@ def test_a_run_is_told_while_it_goes_on(run: Path) -> None:
     ]
 
 
+def test_scores_of_classes_have_a_table_of_their_own(run: Path) -> None:
+    assert "Classes" not in [table.title for table in list_tables(read_run(run))]
+    scores = {"iou": 0.3, "dice": 0.4, "iou/gland": 0.1, "dice/gland": 0.2, "iou/glass": 0.5, "ece": 0.1}
+    scored = replace(record(1, True), scores=scores)
+    (run / HISTORY).write_text(to_json(History(rounds=(scored,))))
+    found = read_run(run)
+    assert list_rounds(found).columns[4:] == list_labs(found).columns[5:] == ("IOU", "Dice", "ECE")
+    assert list_class_scores(found).columns == ("class", "IOU", "Dice")
+    assert list_class_scores(found).rows == [("gland", "0.100", "0.200"), ("glass", "0.500", "-")]
+    assert [table.title for table in list_tables(found)] == ["Rounds", "Classes", "Labs", "Left out"]
+
+
+def test_all_scores_of_any_task_fit_into_80_columns(run: Path) -> None:
+    scores = dict.fromkeys(("accuracy", "balanced_accuracy", "auroc", "ece", "nll"), 0.987654)
+    scored = replace(record(1, True), scores=scores, each={"a": scores, "b": scores})
+    (run / HISTORY).write_text(to_json(History(rounds=(scored,))))
+    found = CliRunner().invoke(app, ["info", str(run)], env={"COLUMNS": "80"}).output
+    assert found.count("0.988") == 3 * len(scores)  # of a round, and of two labs
+    assert "…" not in found
+
+
 def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Path) -> None:
     page = write_run_report(read_run(run)).read_text()
     assert page.count("<polyline") == 4 * 3, "three scores and the loss, of all labs and of two"
     assert "&lt;b&gt;killed&lt;/b&gt;" in page
     assert "<b>killed" not in page, "what a client says is text"
     assert "http" not in page.replace("http://www.w3.org/2000/svg", ""), "it must open without a network"
+
+
+def test_it_says_who_pulls_against_the_others(run: Path) -> None:
+    standing = {"a": Standing(cosine=0.5, length=1.0), "b": Standing(cosine=-0.25, length=3.0)}
+    rounds = tuple(
+        replace(record(k, False), standing=standing, suspects={"b": "it points away"} if k > 1 else {})
+        for k in (1, 2, 3)
+    )
+    (run / HISTORY).write_text(to_json(History(rounds=rounds)))
+    assert list_standing(read_run(run)).rows == [
+        ("b", "2 of 3", "-0.25", "3.0", "it points away"),
+        ("a", "0 of 3", "0.50", "1.0", "-"),
+    ]
+    assert "it points away" in write_run_report(read_run(run)).read_text()
 
 
 def test_many_labs_have_one_curve(run: Path) -> None:

@@ -234,6 +234,7 @@ def status(folder: Home_) -> None:
 def _find_settings(out: Path, config: Path | None) -> "tuple[FederationConfig, Path | None]":
     """Return the settings and the prior: those given, or those of the run that is there."""
     from bottlegan.core.config import load
+    from bottlegan.core.state import read_document
     from bottlegan.federated.server.config import FederationConfig
     from bottlegan.federated.server.folder import CONFIG, OWN_PRIOR, holds_run
     from bottlegan.federated.simulation import SimulationConfig
@@ -243,7 +244,7 @@ def _find_settings(out: Path, config: Path | None) -> "tuple[FederationConfig, P
         return asked.federation, None if asked.labs.prior is None else config.parent / asked.labs.prior
     if holds_run(out):
         own = out / OWN_PRIOR
-        return load(FederationConfig, out / CONFIG), own if own.exists() else None
+        return read_document(FederationConfig, out / CONFIG), own if own.exists() else None
     return FederationConfig(), None
 
 

@@ -8,7 +8,7 @@ import typer
 from bottlegan.cli.options import check_paths
 
 SHOWN = 20
-"""Styles of a model that are listed."""
+"""Styles of a model, and rows of a run's tables, that are listed."""
 
 
 def info(
@@ -16,7 +16,8 @@ def info(
 ) -> None:
     """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
 
-    Of a federation's run, which may be going on: scores, losses, who was left out and why; with curves in report.html.
+    Of a federation's run, which may be going on: scores, losses, who was left out or is suspected, and why; with
+    curves in report.html.
 
     Example: bottlegan info slide.svs
     Example: bottlegan info run
@@ -53,18 +54,19 @@ def _tell_run(folder: Path) -> None:
     from rich.markup import escape
     from rich.table import Table
 
-    from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+    from bottlegan.quality.run_report import AGREEMENT, LABS, list_tables, read_run, write_run_report
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")
-    # The latest rounds, the worst labs, and the latest troubles.
-    shown = ((list_rounds(run), slice(-SHOWN, None)), (list_labs(run), slice(SHOWN)))
-    for found, part in (*shown, (list_left_out(run), slice(-SHOWN, None))):
-        if found.rows:
-            table = Table(*found.columns, title=found.title, title_justify="left")
-            for row in found.rows[part]:
-                table.add_row(*(escape(cell) for cell in row))
-            console.print(table)
+    for found in list_tables(run):
+        # Without lines between them, all scores of any task fit into 80 columns.
+        table = Table(title=f"\n{found.title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for column in found.columns:
+            table.add_column(column, overflow="fold")
+        # Of many rows, the worst labs, and the latest rounds and troubles.
+        for row in found.rows[:SHOWN] if found.title in (LABS, AGREEMENT) else found.rows[-SHOWN:]:
+            table.add_row(*(escape(cell) for cell in row))
+        console.print(table)
     typer.echo(f"Curves, and all of it: {write_run_report(run)}")
 
 
@@ -80,6 +82,8 @@ def _tell_network(file: Path) -> None:
     typer.echo(f"pixel          {'unknown' if task.micrometers is None else f'{task.micrometers:g} micrometers'}")
     wants = {"normalize": "images in the reference stain", "restain": "images as they are (trained in all styles)"}
     typer.echo(f"wants          {wants.get(said.mode, 'images as they are')}")
+    if said.model:
+        typer.echo(f"normalized by  {said.model}")
     typer.echo(f"temperature    {said.temperature:.3f}")
     typer.echo(f"sha256         {said.weights}")
     for key, score in said.scores.items():

@@ -109,8 +109,8 @@ def _predict_images(
     for counts in done.counts.values():
         total = {name: total.get(name, 0) + count for name, count in counts.items()}
     what = "pixels" if predictor.task.kind == "segmentation" else "images"
-    typer.echo(f"{len(done.counts)} images; {_share(total)} of the {what}.")
-    typer.echo(f"Wrote {target}." if not source.is_dir() else f"Wrote {len(done.files)} files to {target}.")
+    typer.echo(f"{_share(total)} of the {what}; images: {len(done.counts)}.")
+    typer.echo(f"Wrote {target}." if not source.is_dir() else f"Files in {target}: {len(done.files)}.")
 
 
 def _predict_slide(

@@ -24,7 +24,7 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    """Train one segmentation network over many labs, on this machine: phase 1, then the rounds of phase 2.
+    """Train one network over many labs, on this machine: phase 1, then the rounds of phase 2.
 
     The labs are folders that hold a lab.toml each or, without any, drawn.
 
@@ -52,4 +52,4 @@ def simulate(
         run_local(labs, federation, out, reference_set=reference_set, prior=prior, progress=progress)
     typer.echo((out / SCORES).read_text(encoding="utf-8"))
     typer.echo(f"Wrote {out / NETWORK}, {out / HISTORY} and {out / SCORES}.")
-    typer.echo(f"Try: bottlegan predict {out / NETWORK} IMAGES masks/")
+    typer.echo(f"Try: bottlegan predict {out / NETWORK} IMAGES predicted/")

@@ -18,6 +18,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from bottlegan.core.errors import ConfigError, MissingError
 
 Document = TypeVar("Document")
+TOO_DEEP = "is nested far too deeply; no document of ours has more than a few levels"
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 
@@ -35,6 +36,8 @@ def parse(cls: type[Document], values: object, source: str) -> Document:
         return _adapt(cls).validate_json(json.dumps(values, allow_nan=False))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: {TOO_DEEP}") from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{source}: {error}; use numbers, strings, arrays and tables only") from None
 
@@ -49,6 +52,8 @@ def load(cls: type[Document], path: Path) -> Document:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error}); check the file") from None
     try:
         values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{path}: {TOO_DEEP}") from None
     except ValueError as error:
         raise ConfigError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
     return parse(cls, values, str(path))

@@ -1,6 +1,7 @@
 """Files that are either whole or not there."""
 
 import os
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,11 +11,11 @@ from bottlegan.core.errors import InputError, MissingError
 
 
 @contextmanager
-def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, private: bool = False, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; it takes the name `path` only if the block succeeds.
 
     Whatever goes wrong, an interrupt included, leaves no partial file and an older `path` as it was. Only its owner can
-    read a `private` file.
+    read a `private` file. A `durable` one survives a power failure from when the block is left.
     """
     if not path.parent.is_dir():
         raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
@@ -29,7 +30,11 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
         # mkstemp makes files that only their owner can read; give ours the permissions any new file would get.
         if not private:
             temporary.chmod(0o666 & ~_umask())
+        if durable:
+            _sync(temporary)
         temporary.replace(path)
+        if durable:
+            sync_folder(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -81,6 +86,21 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{path}: cannot be made a folder ({error.strerror}); choose another place") from None
+
+
+def sync_folder(folder: Path) -> None:
+    """See that the names in a folder are on disk."""
+    if sys.platform != "win32":  # which has no such thing
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    # Windows flushes only what may be written to.
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -8,6 +8,8 @@ from typing import Any
 
 from bottlegan.core.config import document, parse
 from bottlegan.core.errors import ConfigError, InputError, ModelFileError
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.core.stamp import is_whole
 from bottlegan.models.config import ModelConfig
 from bottlegan.stain.style import Style
 
@@ -57,7 +59,15 @@ def read_text(text: str | None, path: Path) -> ModelDocument:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(one_line(f"{path}: its document is not JSON ({error}); save the model again")) from None
+    if isinstance(values, dict):
+        values.pop(CHECKSUM, None)
     return check_document(values, path)
+
+
+def check_whole(text: str, path: Path) -> None:
+    """Refuse a file whose document has a checksum, as all have that are written now, if it does not fit."""
+    if f'"{CHECKSUM}"' in text and not is_whole(path.read_bytes()):
+        raise ModelFileError(f"{path}: is damaged: its checksum does not fit; copy or download it again")
 
 
 def check_document(values: Any, path: Path) -> ModelDocument:

@@ -23,7 +23,9 @@ from bottlegan.training.task import TrainingConfig
 Together = Literal["federated", "local", "pooled"]
 Baseline = Literal["macenko", "hed", "randstainna"]
 
-FEDAVGM = StrategyConfig()
+FEDAVGM = StrategyConfig(robust="none")
+FEDAVG = StrategyConfig(name="fedavg", robust="none")
+"""As in the paper: plain means. All labs are honest here."""
 PROXIMAL = 0.01
 
 
@@ -59,11 +61,11 @@ METHODS = (
     Method("macenko", "FedAvgM + robust Macenko", baseline="macenko"),
     Method("hed", "FedAvgM + HED jitter", baseline="hed"),
     Method("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
-    Method("fedavg", "FedAvg", strategy=StrategyConfig(name="fedavg")),
-    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox"), proximal=PROXIMAL),
-    Method("fedbn", "FedBN", strategy=StrategyConfig(name="fedavg"), local_normalization=True),
-    Method("pooled", "pooled: all images in one place", strategy=StrategyConfig(name="fedavg"), together="pooled"),
-    Method("local", "local only (labs with labels)", strategy=StrategyConfig(name="fedavg"), together="local"),
+    Method("fedavg", "FedAvg", strategy=FEDAVG),
+    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox", robust="none"), proximal=PROXIMAL),
+    Method("fedbn", "FedBN", strategy=FEDAVG, local_normalization=True),
+    Method("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
+    Method("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
 )
 
 SCALES: dict[Scale, Phase2Config] = {
@@ -76,7 +78,7 @@ SCALES: dict[Scale, Phase2Config] = {
         training=TrainingConfig(steps=8, batch=16, crop=224),
     ),
 }
-ROUNDS = RoundsConfig(least=1, evaluate_every=25)
+ROUNDS = RoundsConfig(least=1, evaluate_every=25, length_bound=10.0, weight_bound=10.0)
 
 
 def plan_training(method: Method, scale: Scale) -> Phase2Config:

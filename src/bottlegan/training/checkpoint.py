@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import replacing
+from bottlegan.core.stamp import BLANK
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.core.state import read_state, write_state
 
 if TYPE_CHECKING:
     from bottlegan.training.gan import Run, TrainConfig
@@ -20,20 +22,20 @@ if TYPE_CHECKING:
 def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
     """Write the run to `path`, whole or not at all."""
     counters = {"step": run.step, "best": min(run.best, 1e30), "stale": run.stale, "seed": seed}
-    document = json.dumps({"counters": counters, "config": to_values(config)}, sort_keys=True)
-    with replacing(path) as temporary:
-        save_file(_tensors(run), temporary, metadata={"training": document})
+    document = json.dumps({CHECKSUM: BLANK, "counters": counters, "config": to_values(config)}, sort_keys=True)
+    write_state(path, save(_tensors(run), {"training": document}))
 
 
 def load_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
     """Bring `run` to where the run in `path` was; it must have been of the same configuration and seed."""
     try:
+        read_state(path)
         with safe_open(path, framework="pt") as file:
             document = json.loads((file.metadata() or {}).get("training", "null"))
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as error:
         raise InputError(f"{path}: is not a checkpoint ({error}); remove it to start anew") from None
-    if not isinstance(document, dict) or set(document) != {"counters", "config"}:
+    if not isinstance(document, dict) or set(document) != {CHECKSUM, "counters", "config"}:
         raise InputError(f"{path}: is not a checkpoint of a training run; remove it to start anew")
     counters = document["counters"]
     if document["config"] != json.loads(json.dumps(to_values(config))) or counters.get("seed") != seed:

@@ -38,7 +38,7 @@ from bottlegan.training.task import lay_out
 
 CODE_SIZE = 24
 LAYOUT = lay_out(Task())
-COUNTS = {LABELED: 2, UNLABELED: 3, TEST: 1, "class/0": 50, "class/1": 50}
+COUNTS = {LABELED: 2, UNLABELED: 3, TEST: 1, "class/0": 50, "class/1": 50, "test_class/0": 0, "test_class/1": 9}
 
 
 class Recorder(LocalExchange):

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from bottlegan.core.config import parse, to_values
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.seeding import numpy_stream, torch_stream
+from bottlegan.core.stamp import BLANK, stamp
 from bottlegan.federated.client.style import Contribution, contribute
 from bottlegan.federated.protocol.phase1 import Phase1Config, Upload, expected_shapes
 from bottlegan.federated.server import styles
@@ -244,9 +246,13 @@ def test_the_store_neither_takes_nor_gives_what_cannot_be_used(
     assert store.names() == []
     store.put("lab", {"code": torch.zeros(2)})
     (path,) = tmp_path.iterdir()
-    path.write_bytes(save(upload, {"client": "lab"}))
+    path.write_bytes(stamp(save(upload, say("lab"))))
     with pytest.raises(InputError, match=rf"{path.name}: .*{fault}.*; delete it, and let the client upload again"):
         store.read_all()
+
+
+def say(name: str) -> dict[str, str]:
+    return {"client": json.dumps({"checksum": BLANK, "client": name})}
 
 
 def test_broken_files_in_the_store_are_named(tmp_path: Path) -> None:
@@ -257,9 +263,9 @@ def test_broken_files_in_the_store_are_named(tmp_path: Path) -> None:
     (tmp_path / ".half-written.safetensors").write_bytes(whole[:20])
     assert store.names() == ["lab"], "what a crash left behind is no upload"
     bad = {
-        "not a whole safetensors file": whole[:-3],
-        "not named after the client": save(load(whole), {"client": "other"}),
-        "is not named": save(load(whole), {"client": "../lab"}),
+        "not a whole upload": whole[:-3],
+        "not named after the client": save(load(whole), say("other")),
+        "is not named": save(load(whole), say("../lab")),
     }
     for fault, content in bad.items():
         path.write_bytes(content)

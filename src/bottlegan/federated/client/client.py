@@ -12,10 +12,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bottlegan.core.config import Document, document, load, parse, to_json
-from bottlegan.core.errors import FederationError, InputError
-from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
+from bottlegan.core.config import Document, document, load, parse
+from bottlegan.core.errors import DamagedError, FederationError, InputError
+from bottlegan.core.files import keeping_private, make_folder, replacing
 from bottlegan.core.progress import EventLog, Json
+from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
 from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.own_layers import OwnLayers
@@ -26,6 +27,7 @@ from bottlegan.federated.protocol.exchange import (
     LABELED,
     LOSS,
     TEST,
+    TEST_CLASS,
     UNLABELED,
     VERDICT,
     VERDICTS,
@@ -36,6 +38,7 @@ from bottlegan.federated.protocol.exchange import (
 from bottlegan.federated.protocol.handshake import (
     HANDSHAKE,
     PRIOR_CONTENT,
+    digest_file,
     find_difference,
     from_text,
     introduce,
@@ -44,7 +47,7 @@ from bottlegan.federated.protocol.handshake import (
 from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, load_network
 from bottlegan.models.document import PRIOR
 from bottlegan.models.networks import check_allowed, list_normalization, name_factory
-from bottlegan.models.weights import read_weights
+from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.training.task import check_crops, count_classes
 
@@ -57,6 +60,8 @@ class Membership:
     """What a lab is called in the federation that it takes part in, and so its style."""
 
     client: str
+    prior: str = ""
+    """SHA-256 of the federation's own prior; empty if it is the one that is shipped."""
 
 
 def open_client(path: Path) -> "Client":
@@ -127,7 +132,8 @@ class Client:
             own = introduce(config, self.prior)
         if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
             raise RefusalError(fault)
-        write_text(self._membership, to_json(Membership(client=_get(request, "client", str))))
+        sent = digest_file(self._sent_prior) if self._sent_prior.exists() else ""
+        write_document(self._membership, Membership(client=_get(request, "client", str), prior=sent))
         self.layers.forget()
         images = self.holdings.images()
         with _refusing("its labeled images cannot be used for these classes; its own log names the file"):
@@ -137,6 +143,7 @@ class Client:
                 [each.image for each in labeled] or (images if config.fixmatch.enabled else []), config.training.crop
             )
         counts = {f"{CLASS}{k}": count for k, count in enumerate(count_classes(labeled, config.task))}
+        counts |= {f"{TEST_CLASS}{k}": count for k, count in enumerate(count_classes(test, config.task))}
         numbers = {LABELED: len(labeled), UNLABELED: len(images), TEST: len(test), **counts}
         return Reply({HANDSHAKE: to_tensor(own)}, dict(numbers))
 
@@ -144,7 +151,7 @@ class Client:
         """Keep the federation's prior, if it has one that is not shipped with the package, and it is a whole model."""
         self._sent_prior.unlink(missing_ok=True)
         if (content := request.arrays.get(PRIOR_CONTENT)) is not None:
-            with replacing(self._sent_prior) as temporary:
+            with replacing(self._sent_prior, durable=True) as temporary:
                 temporary.write_bytes(content.numpy().tobytes())
                 read_weights(temporary)
 
@@ -172,7 +179,7 @@ class Client:
                 self.holdings.images(),
                 config,
                 reference_set=self.holdings.reference_set(),
-                prior=read_weights(self.prior),
+                prior=self.read_prior(),
                 seed=_get(request, "seed", int),
                 progress=log,
             )
@@ -180,7 +187,7 @@ class Client:
 
     def take_styles(self, request: Request) -> Reply:
         """Keep the global BottleGAN, if it is a whole one that knows the lab's style."""
-        with replacing(self._styles) as temporary:
+        with replacing(self._styles, durable=True) as temporary:
             temporary.write_bytes(request.arrays["model"].numpy().tobytes())
             read_weights(temporary).code(self.name)
         return Reply()
@@ -229,12 +236,19 @@ class Client:
     @property
     def name(self) -> str:
         """What the lab is called since it has joined, and its style, too."""
-        return load(Membership, self._membership).client
+        return read_document(Membership, self._membership).client
 
     @property
     def prior(self) -> Path:
         """The model file that styles are fitted to: the federation's own, or the one that is shipped."""
         return self._sent_prior if self._sent_prior.exists() else PRIOR
+
+    def read_prior(self) -> ModelWeights:
+        """Return the model that styles are fitted to, which must be what it was when the lab joined."""
+        wanted = read_document(Membership, self._membership).prior
+        if wanted and digest_file(self._sent_prior) != wanted:
+            raise DamagedError(f"{self._sent_prior}: is damaged; remove the lab from the run, and let it join again")
+        return read_weights(self.prior)
 
     @property
     def _sent_prior(self) -> Path:

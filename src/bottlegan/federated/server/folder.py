@@ -8,7 +8,10 @@
 | prior.safetensors | the model that styles are fitted to, if it is not the one that is shipped |
 | uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
 | checkpoint.safetensors, history.json | phase 2: the last round, and what happened in each so far |
+| checkpoint.previous.safetensors, clients.previous.json | what these were before, used if they are damaged |
 | network.safetensors, scores.txt | the result |
+
+Each has a checksum in it, but for the last; the log is a chain of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +29,7 @@ UPLOADS, STYLES = "uploads", "styles.safetensors"
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
 OWN_PRIOR = "prior.safetensors"
 NETWORK, SCORES = "network.safetensors", "scores.txt"
-BEGUN, WAITING, FINISHED, FAILED, REMOVED = "begun", "waiting", "finished", "failed", "removed"
+BEGUN, WAITING, FINISHED, FAILED, REMOVED, DAMAGED = "begun", "waiting", "finished", "failed", "removed", "damaged"
 """Events of a whole run."""
 
 

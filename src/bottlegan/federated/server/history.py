@@ -7,6 +7,16 @@ from bottlegan.core.config import document
 
 
 @document
+class Standing:
+    """How a client's update lay to those of the others in a round: see `suspicion`."""
+
+    cosine: float
+    """With the center of the others' updates: around 0 for one that has nothing to do with theirs."""
+    length: float
+    """In medians of all clients'."""
+
+
+@document
 class RoundRecord:
     """What happened in one round."""
 
@@ -25,6 +35,10 @@ class RoundRecord:
     """What logits would have to be divided by for honest probabilities on all these images."""
     unscored: dict[str, str] = field(default_factory=dict)
     """Clients that were asked for their scores, but could not be counted, and why."""
+    standing: dict[str, Standing] = field(default_factory=dict)
+    """Of all clients whose reply could be read."""
+    suspects: dict[str, str] = field(default_factory=dict)
+    """Clients that seem to pull against the others, and why."""
 
     @property
     def mean_loss(self) -> float:

@@ -21,6 +21,7 @@ from bottlegan.federated.protocol.exchange import (
     LABELED,
     REFUSES,
     TEST,
+    TEST_CLASS,
     UNLABELED,
     VERDICT,
     VERDICTS,
@@ -39,7 +40,7 @@ from bottlegan.federated.protocol.handshake import (
     to_text,
 )
 from bottlegan.federated.protocol.phase1 import expected_shapes
-from bottlegan.federated.protocol.validation import find_bad_number, find_fault
+from bottlegan.federated.protocol.validation import find_bad_count, find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.members import Member
@@ -97,7 +98,7 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
     sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
     said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
     asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
-    classes = [f"{CLASS}{k}" for k in range(config.phase2.task.count)]
+    classes, tested = ([f"{kind}{k}" for k in range(config.phase2.task.count)] for kind in (CLASS, TEST_CLASS))
     joined = {}
     for name, reply in exchange.ask(asked, config.rounds.deadline).items():
         try:
@@ -106,14 +107,19 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
             numbers = found.numbers
             if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
                 raise RefusalError(fault)
-            if fault := find_bad_number(numbers, COUNTS.union(classes)):
+            if fault := find_bad_count(numbers, COUNTS.union(classes, tested)):
                 raise InputError(fault)
         except (InputError, RefusalError) as error:
             roster.leave_out(name, str(error))
         else:
             counts = {key: int(value) for key, value in numbers.items()}
-            each = tuple(counts[key] for key in classes)
-            joined[name] = Member(labeled=counts[LABELED], unlabeled=counts[UNLABELED], test=counts[TEST], classes=each)
+            joined[name] = Member(
+                labeled=counts[LABELED],
+                unlabeled=counts[UNLABELED],
+                test=counts[TEST],
+                classes=tuple(counts[key] for key in classes),
+                tested=tuple(counts[key] for key in tested),
+            )
     roster.put(joined)
 
 

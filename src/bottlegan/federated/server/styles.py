@@ -7,16 +7,17 @@ from pathlib import Path
 
 from torch import Tensor
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import InputError, MissingError, ModelFileError
 from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
+from bottlegan.federated.server.folder import DAMAGED, STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
+from bottlegan.models.document import one_line
 from bottlegan.models.files import to_weights
-from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
+from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.training.distill import distill
 
 
@@ -29,7 +30,7 @@ def assemble_styles(
     if not names:
         path.unlink(missing_ok=True)
         return None
-    if not path.exists() or sorted(read_document(path).styles) != names:
+    if _read_names(path, progress) != names:
         prior = read_weights(find_prior(folder))
         model = assemble(
             uploads.read_all(),
@@ -44,6 +45,17 @@ def assemble_styles(
         write_weights(replace(model, document=said), path)
         progress.event("styles", clients=list(names))
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read_names(path: Path, progress: Progress) -> list[str] | None:
+    """Return whose styles a model holds; None if there is none yet, or it is damaged and to be made again."""
+    try:
+        return sorted(read_weights(path).document.styles)
+    except MissingError:
+        return None
+    except ModelFileError as error:
+        progress.event(DAMAGED, text=f"{one_line(str(error).partition(';')[0])}; it is made again of the uploads")
+        return None
 
 
 def assemble(
