@@ -115,7 +115,7 @@ def measure_differences(screen: Screen, slide: Path) -> dict[str, dict[str, Json
     with open_slide(slide) as opened:
         whole: Pixels = opened.read(Region(0, 0, 0, *opened.levels[0]))
         mapped = MapChoice(PRIOR).prepare()(opened).convert(whole)
-    found = {}
+    found: dict[str, dict[str, Json]] = {}
     for name, key in (("interpolated", "a"), ("exact", "x")):
         screen.press(key)
         off = screen.differ(mapped)
