@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from bottlegan.bench.federation import bench_staining, bench_uploads
+from bottlegan.bench.federation import bench_phase1, bench_staining
 from bottlegan.bench.many_labs import copy_labs
 from bottlegan.bench.timing import time_rounds
 from bottlegan.core.progress import Silent
@@ -16,11 +16,11 @@ from bottlegan.reproduce.world import World, draw_world
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return draw_world("smoke", None, 0, 0)
+    return draw_world("smoke", "wide", None, 0, 0)
 
 
 def test_uploads_are_as_small_as_they_are_said_to_be(world: World) -> None:
-    code, model = bench_uploads(world, "code", Silent())
+    code, model = bench_phase1(world, "code", Silent())
     assert code["bytes_up"] <= 1000
     assert code["labs"] == len(model.document.styles) == 4
     assert code["minutes"] == pytest.approx((code["seconds_clients"] + code["seconds_server"]) / 60)

@@ -21,7 +21,7 @@ from bottlegan.federated.client.staining import Staining, Styles, restain_random
 from bottlegan.federated.client.style import contribute
 from bottlegan.federated.client.training import Lab, train_round
 from bottlegan.federated.flower.simulation import run as run_flower
-from bottlegan.federated.protocol.phase1 import Phase1Config, Upload
+from bottlegan.federated.protocol.phase1 import Method, Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.styles import assemble
@@ -50,11 +50,11 @@ def bench_federation(
     """
     progress = progress or Silent()
     torch.set_num_threads(1)
-    world = draw_world(scale, data, SEED, 0)
-    uploads: tuple[Upload, ...] = ("code", "generators")
-    measured = {upload: bench_uploads(world, upload, progress) for upload in uploads}
+    world = draw_world(scale, "wide", data, SEED, 0)
+    methods: tuple[Method, ...] = ("code", "generators")
+    measured = {method: bench_phase1(world, method, progress) for method in methods}
     figures: dict[str, Json] = {"clients": clients, "cores": os.cpu_count()}
-    figures |= {f"phase1_{upload}": figure for upload, (figure, _) in measured.items()}
+    figures |= {f"phase1_{method}": figure for method, (figure, _) in measured.items()}
     figures["staining"] = bench_staining(world, measured["code"][1])
     figures["rounds"] = bench_rounds(clients, progress)
     figures["many_labs"] = bench_many_labs(clients, MANY if scale == "cpu" else 2 * clients, progress)
@@ -62,14 +62,14 @@ def bench_federation(
     return figures
 
 
-def bench_uploads(world: World, upload: Upload, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
+def bench_phase1(world: World, method: Method, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
     """Return what phase 1 takes, with one lab after the other, and the model that comes of it."""
-    config, reference_set, prior = Phase1Config(upload=upload), world.reference_set(), read_weights(PRIOR)
+    config, reference_set, prior = Phase1Config(method=method), world.reference_set(), read_weights(PRIOR)
     labs = world.labs("own")
     started = time.perf_counter()
     sent = {
         lab.name: contribute(lab.train, config, reference_set=reference_set, prior=prior, seed=SEED).arrays
-        for lab in progress.track(labs, f"phase 1, {upload}", len(labs))
+        for lab in progress.track(labs, f"phase 1, {method}", len(labs))
     }
     clients = time.perf_counter() - started
     model = assemble(sent, config, reference_set=reference_set, prior=prior, seed=SEED)

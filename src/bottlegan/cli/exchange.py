@@ -127,7 +127,7 @@ def serve(
     ] = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help='Folder with the public reference set, which phase1.upload = "generators" needs.'),
+        typer.Option(help="Folder with the public reference set, which any phase1.method but code needs."),
     ] = None,
     patience: Annotated[
         float, typer.Option(help="Days that a lab has to answer; after that, the others go on without it.", min=0)

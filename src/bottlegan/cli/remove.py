@@ -11,7 +11,7 @@ def remove(
     lab: Annotated[str, typer.Argument(help="The lab that leaves.", show_default=False)],
     reference: Annotated[
         Path | None,
-        typer.Option(help='Folder with the public reference set, which phase1.upload = "generators" needs.'),
+        typer.Option(help="Folder with the public reference set, which any phase1.method but code needs."),
     ] = None,
 ) -> None:
     """Remove a lab from a federation: its upload and its style are deleted, and it is not asked again.

@@ -16,7 +16,8 @@ KNOWN_CODES = 4.0
 class GeneratorConfig:
     """The form of a generator."""
 
-    kind: Literal["pixel", "unet"] = "pixel"
+    kind: Literal["pixel", "unet", "published"] = "pixel"
+    """`published`: as the authors' code has it, with norm by the image's own statistics in every layer, and no skip."""
     width: int = 32
     """Channels of the hidden layers."""
     depth: int = 2
@@ -30,6 +31,8 @@ class GeneratorConfig:
 
     def __post_init__(self) -> None:
         """Check that something is left of it."""
+        if self.kind == "published" and (self.skip or self.statistics != "instance" or not self.mapping):
+            raise ConfigError("a published generator has no `skip`, instance `statistics`, and a `mapping`")
         if self.depth == 0 and not (self.skip and self.kind == "pixel"):
             raise ConfigError("a generator without hidden layers is its linear map; set `skip`, or a larger `depth`")
 

@@ -1,22 +1,46 @@
 """Checkpoints: all that a training run needs to go on, in one safetensors file, without pickle."""
 
+import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError
+from bottlegan.core.files import make_folder
 from bottlegan.core.stamp import BLANK
 from bottlegan.core.stamp import KEY as CHECKSUM
 from bottlegan.core.state import read_state, write_state
 
 if TYPE_CHECKING:
     from bottlegan.training.gan import Run, TrainConfig
+
+
+def name_checkpoint(folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]) -> Path | None:
+    """Return a path in `folder`, if there is one, named after all that training depends on.
+
+    What training with other settings or images has left there is removed: nobody can go on with it.
+    """
+    if folder is None:
+        return None
+    told = hashlib.sha256(f"{settings} {seed}".encode())
+    for array in (array for arrays in given for array in arrays):
+        told.update(f" {array.dtype} {array.shape} ".encode())
+        told.update(np.ascontiguousarray(array).tobytes())
+    path = folder / f"{told.hexdigest()[:16]}.safetensors"
+    make_folder(folder)
+    for other in folder.iterdir():
+        if not other.name.startswith(path.stem):  # the run's own, of any generation
+            other.unlink()
+    return path
 
 
 def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:

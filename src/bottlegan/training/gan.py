@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -53,7 +54,9 @@ class TrainConfig:
     warm_steps: int = 800
     """The first steps, which learn the maps that onboarding finds; 0 for a cold start."""
     rate: float = 3e-3
-    """Learning rate of generators and codes, which falls to 0 along a cosine."""
+    """Learning rate of generators and codes."""
+    falling: bool = True
+    """Whether the rate falls to 0 along a cosine, or stays what it is."""
     critic_rate: float = 2e-4
     batch: int = 48
     """Images a step."""
@@ -74,31 +77,37 @@ class TrainConfig:
     """Steps between two looks at the held-out criterion."""
     patience: int = 6
     """Looks without improvement after which training stops."""
+    select: Literal["best", "last"] = "best"
+    """Which model to return: the best by the held-out criterion, or the one of the last step."""
 
 
 PRESETS = {
     # No step after the warm start: the few trials of cycle and adversarial losses from there on made real styles worse
     # (docs/results/training.md).
     "default": TrainConfig(),
-    # As published: a step takes 6 GB, and minutes without a GPU.
+    # As published, but for one view of the images for the critics and another for the other losses.
     "paper": TrainConfig(
         model=ModelConfig(
             code_size=128,
-            generator=GeneratorConfig(width=128, depth=4, statistics="instance", skip=False, mapping=128),
+            generator=GeneratorConfig(
+                kind="published", width=128, depth=4, statistics="instance", skip=False, mapping=128
+            ),
         ),
-        critic=CriticConfig(width=64, depth=4),
+        critic=CriticConfig(width=64, depth=4, published=True),
         steps=5000,
         warm_steps=0,
         rate=1e-4,
+        falling=False,
         critic_rate=1e-4,
         batch=36,
         crop=114,
         crops=36,
-        adversarial="wasserstein",
+        adversarial="linear",
         adversarial_weight=1.0,
         cycle_weight=1000.0,
         identity_weight=1000.0,
         patience=10_000,
+        select="last",
     ),
 }
 
@@ -168,12 +177,12 @@ def train(
     for step in progress.track(range(run.step, config.steps), "training", config.steps - run.step):
         losses = advance(run, setting, step)
         run.step = step + 1
-        if run.step % config.check_every:
+        if run.step % config.check_every and run.step < config.steps:
             continue
         distance = measure(run.model, setting)
         progress.event("step", step=run.step, held_out=distance, **losses)
         if run.step >= config.warm_steps:
-            remember(run, distance)
+            remember(run, distance, config)
         if checkpoint is not None:
             save_checkpoint(checkpoint, run, config, seed)
         if run.stale >= config.patience:
@@ -182,12 +191,12 @@ def train(
     return run.model.eval()
 
 
-def remember(run: Run, distance: float) -> None:
-    """Keep the model if it is the best so far, or else count that it is not."""
-    if distance < run.best:
-        run.best, run.stale, run.kept = distance, 0, copy_tensors(run.model)
-    else:
-        run.stale += 1
+def remember(run: Run, distance: float, config: TrainConfig) -> None:
+    """Keep the model if it is the best so far, or the last is wanted anyway; count how long it has not got better."""
+    better = distance < run.best
+    if better or config.select == "last":
+        run.kept = copy_tensors(run.model)
+    run.best, run.stale = min(distance, run.best), 0 if better else run.stale + 1
 
 
 def copy_tensors(model: StyleModel) -> dict[str, Tensor]:
@@ -240,7 +249,7 @@ def advance(run: Run, setting: Setting, step: int) -> dict[str, float]:
     config = setting.config
     random = torch_stream(setting.seed, "step", step)
     for group in run.generator_optimizer.param_groups:
-        group["lr"] = config.rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+        group["lr"] = config.rate * (0.5 * (1 + math.cos(math.pi * step / config.steps)) if config.falling else 1)
     if setting.teachers is not None and step < config.warm_steps:
         losses = warm_losses(run.model, draw(run.model, setting, random), setting.teachers)
     else:

@@ -235,7 +235,7 @@ def test_a_code_is_uploaded_in_less_than_a_kilobyte(labs: dict[str, Path]) -> No
 
 def test_generators_need_the_reference_set(labs: dict[str, Path]) -> None:
     path = labs["lab-01"]
-    config = Phase1Config(upload="generators")
+    config = Phase1Config(method="generators")
     path.write_text("images = ['images']\n")
     client = join(open_client(path), "lab-01")
     with pytest.raises(FederationError, match="contribute ended with InputError"):

@@ -318,7 +318,7 @@ def test_a_folder_belongs_to_one_configuration(plain: FederationConfig, tmp_path
     said = len(exchange.said)
     run_federation(exchange, plain, tmp_path)
     assert len(exchange.said) == said
-    for other in (replace(plain, seed=1), replace(plain, phase1=Phase1Config(upload="generators"))):
+    for other in (replace(plain, seed=1), replace(plain, phase1=Phase1Config(method="generators"))):
         with pytest.raises(InputError, match="another configuration or seed"):
             run_federation(exchange, other, tmp_path)
 

@@ -6,6 +6,7 @@ process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
 
 import json
 import logging
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -181,6 +182,7 @@ class Client:
                 reference_set=self.holdings.reference_set(),
                 prior=self.read_prior(),
                 seed=_get(request, "seed", int),
+                kept=self._phase1,
                 progress=log,
             )
         return Reply(found.arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
@@ -190,6 +192,8 @@ class Client:
         with replacing(self._styles, durable=True) as temporary:
             temporary.write_bytes(request.arrays["model"].numpy().tobytes())
             read_weights(temporary).code(self.name)
+        # The upload has arrived, and nobody will ask for it again.
+        shutil.rmtree(self._phase1, ignore_errors=True)
         return Reply()
 
     def train(self, request: Request) -> Reply:
@@ -265,6 +269,10 @@ class Client:
     @property
     def _membership(self) -> Path:
         return self.state / "membership.json"
+
+    @property
+    def _phase1(self) -> Path:
+        return self.state / "phase1"
 
     @property
     def _styles(self) -> Path:

@@ -30,7 +30,7 @@ class LabConfig:
     factories: tuple[str, ...] = ()
     """Networks that are not ours, but may be built here: `package.module:function`. They are code that runs here."""
     reference: Path | None = None
-    """Folder with the public reference set, which upload = "generators" needs."""
+    """Folder with the public reference set, which phase 1 needs unless it is of codes."""
     state: Path = Path("state")
     """Folder for what the lab keeps from one request to the next."""
 

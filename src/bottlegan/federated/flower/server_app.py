@@ -39,7 +39,7 @@ class ServerConfig:
     resume: bool = False
     """Whether to go on with the run that is in the folder."""
     reference: str = ""
-    """Folder with the public reference set, which upload = "generators" needs; empty for none."""
+    """Folder with the public reference set, which phase 1 needs unless it is of codes; empty for none."""
     prior: str = ""
     """Model file that styles are fitted to, which labs are sent; empty for the one that is shipped."""
     clients: int = 2

@@ -93,6 +93,19 @@ class FederationConfig:
             raise ConfigError("strategy fedprox needs phase2.proximal above 0; without it, it is fedavg")
 
 
+def check_usable_styles(config: FederationConfig) -> None:
+    """Refuse styles that phase 2 cannot use: it maps colors, and published generators look at the whole image."""
+    phase1 = config.phase1
+    if phase1.method == "code" or config.phase2.mode == "plain":
+        return
+    form = phase1.server.train.model.generator
+    if form.kind != "pixel" or form.statistics != "frozen" or not form.skip:
+        raise ConfigError(
+            "phase1: its global model is no map of colors, which phase 2 needs; let the server learn from pairs "
+            "(phase1.adversarial.paired = true), or use the preset cpu"
+        )
+
+
 def check_enough_labs(config: FederationConfig, labs: int) -> None:
     """Refuse a federation that needs more labs in a round than there are: it would wait for them in vain."""
     if config.rounds.least > labs:

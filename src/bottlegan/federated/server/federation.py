@@ -9,7 +9,7 @@ from bottlegan.core.files import keeping_private, make_folder, replacing
 from bottlegan.core.progress import EventLog, Progress, Silent
 from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.protocol.exchange import Exchange
-from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs, check_usable_styles
 from bottlegan.federated.server.folder import (
     BEGUN,
     CONFIG,
@@ -49,13 +49,14 @@ def run_federation(
         exchange: Reaches the clients.
         config: What to do; in a folder that holds a run already, it must be the same.
         folder: Where the run is kept, for its owner's eyes only.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         prior: The model file that styles are fitted to, which labs are sent; by default the one that is shipped.
         progress: Where to report progress; events are also appended to the log in `folder`.
         label: What the rounds are called there.
     """
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
+    check_usable_styles(config)
     begin(config)  # a network that cannot be built is told before anybody is asked for anything
     with keeping_private():
         keep_prior(folder, prior)

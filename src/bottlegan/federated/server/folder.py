@@ -7,6 +7,7 @@
 | clients.json | who takes part |
 | prior.safetensors | the model that styles are fitted to, if it is not the one that is shipped |
 | uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
+| distilling/ | phase 1: the global BottleGAN while it is being trained |
 | checkpoint.safetensors, history.json | phase 2: the last round, and what happened in each so far |
 | checkpoint.previous.safetensors, clients.previous.json | what these were before, used if they are damaged |
 | network.safetensors, scores.txt | the result |
@@ -25,7 +26,7 @@ from bottlegan.core.progress import EventLog, Item, Json, Progress, Silent, Unit
 from bottlegan.models.document import PRIOR
 
 CONFIG, LOG, MEMBERS = "federation.json", "federation.jsonl", "clients.json"
-UPLOADS, STYLES = "uploads", "styles.safetensors"
+UPLOADS, STYLES, DISTILLING = "uploads", "styles.safetensors", "distilling"
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
 OWN_PRIOR = "prior.safetensors"
 NETWORK, SCORES = "network.safetensors", "scores.txt"

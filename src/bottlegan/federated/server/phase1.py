@@ -73,7 +73,7 @@ def run_phase1(
         config: What to do.
         folder: Where the run is kept.
         roster: Who takes part so far; without it, as the folder says.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         progress: Where to report progress.
     """
     progress = progress or Silent()

@@ -41,7 +41,7 @@ def run_phase2(
         config: What to do.
         folder: Where the run is kept, and saved after every round.
         roster: Who takes part, as `run_phase1` returns it; those that come later are taken in before the next round.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         progress: Where to report progress.
         label: What the rounds are called there.
     """
