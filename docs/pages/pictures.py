@@ -70,7 +70,8 @@ def animate_divider(browser: Browser, slide: Path) -> None:
     """Draw the divider on its way over the slide and back."""
     with showing(browser, [slide], "view.html", f"#{NEAR}", (800, 500)) as screen:
         screen.settle()
-        screen.press("p")
+        screen.page.locator("#toggle").click()  # by mouse: keys would show which part has the focus
+        screen.settle()
         screen.page.evaluate("() => { document.getElementById('minimap').style.visibility = 'hidden'; }")
         stage = screen.page.locator("#stage").bounding_box()
         mouse, frames = screen.page.mouse, list[Image.Image]()
@@ -84,7 +85,7 @@ def animate_divider(browser: Browser, slide: Path) -> None:
         mouse.up()
     first, *others = frames
     first.save(
-        IMAGES / "divider.webp", save_all=True, append_images=others, duration=PAUSE, loop=0, quality=72, method=6
+        IMAGES / "divider.webp", save_all=True, append_images=others, duration=PAUSE, loop=0, quality=66, method=4
     )
 
 

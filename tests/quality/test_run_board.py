@@ -1,9 +1,10 @@
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bottlegan.core.config import to_json
+from bottlegan.core.state import write_document
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG, STYLES
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Member, Members, write_members
@@ -31,7 +32,7 @@ def run(tmp_path: Path) -> Path:
         )
         for number in (1, 2)
     )
-    (tmp_path / HISTORY).write_text(to_json(History(rounds=rounds)))
+    write_document(tmp_path / HISTORY, History(rounds=rounds))
     (tmp_path / LOG).write_text('{"kind": "begun", "rounds": 9}\n')
     weights = read_weights(PRIOR)
     size = weights.document.model.code_size
@@ -48,6 +49,9 @@ def test_each_lab_has_a_state(run: Path) -> None:
         "c": "gave its style; has no labels",
         "d": "joined",
     }
+    (first, last) = found.history.rounds
+    suspected = replace(found, history=History(rounds=(first, replace(last, suspects={"a": "pulls against others"}))))
+    assert tell_state(suspected, "a") == "suspected in round 2"
     (run / LOG).write_text('{"kind": "waiting", "clients": ["a"]}\n')
     assert tell_state(read_run(run), "a") == "waited for"
 

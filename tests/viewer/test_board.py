@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.core.config import to_json
 from bottlegan.core.errors import BottleGANError
+from bottlegan.core.state import write_document
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG, STYLES
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Member, Members, write_members
@@ -39,7 +39,7 @@ def write_rounds(folder: Path, names: list[str], count: int) -> None:
         )
         for number in range(1, count + 1)
     )
-    (folder / HISTORY).write_text(to_json(History(rounds=rounds)))
+    write_document(folder / HISTORY, History(rounds=rounds))
 
 
 @pytest.fixture

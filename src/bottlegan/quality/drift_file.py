@@ -57,7 +57,8 @@ class DriftDocument:
 def read_drift(path: Path) -> Drift:
     """Return what `bottlegan drift` wrote to `drift.json`."""
     said = load(DriftDocument, path)
-    if any(len(row) != STEPS for each in (said, *said.batches) for row in (each.colors, *each.colors)):
+    pictures = [said.colors, *(each.colors for each in said.batches)]
+    if any(len(row) != STEPS for picture in pictures for row in (picture, *picture)):
         raise ConfigError(f"{path}: holds other colors than {STEPS} x {STEPS}; run bottlegan drift again")
     points = [
         Point(

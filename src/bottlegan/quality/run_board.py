@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from bottlegan.federated.server.folder import STYLES, WAITING
+from bottlegan.federated.server.history import RoundRecord
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.quality.drift import mix_colors, to_picture
 from bottlegan.quality.report import Drawing, Table
@@ -60,22 +61,23 @@ def tell_state(run: RunState, name: str) -> str:
     if last.get("kind") == WAITING and name in last.get("clients", ()):
         return "waited for"
     rounds, member = run.history.rounds, run.members.clients[name]
-    for record in reversed(rounds[-1:]):
-        if name in record.left_out:
-            return f"left out of round {record.number}"
-        if name in record.trained:
-            return f"trained in round {record.number}"
-    trained = next((record.number for record in reversed(rounds) if name in record.trained), 0)
-    if trained:
-        return f"last trained in round {trained}"
-    if member.verdict and not member.labeled:
-        return "gave its style; has no labels"
-    return "gave its style" if member.verdict else "joined"
+    for record in reversed(rounds):
+        what = _tell_part(record, name)
+        if what:
+            return f"{what} round {record.number}"
+    labels = "" if member.labeled else "; has no labels"
+    return f"gave its style{labels}" if member.verdict else "joined"
+
+
+def _tell_part(record: RoundRecord, name: str) -> str:
+    """Return what a lab did in a round; nothing if it was not asked."""
+    parts = {"left out of": record.left_out, "suspected in": record.suspects, "trained in": record.trained}
+    return next((what for what, names in parts.items() if name in names), "")
 
 
 def is_trouble(state: str) -> bool:
     """Return whether a state asks for somebody to look."""
-    return state.startswith(("left out", "waited for"))
+    return state.startswith(("left out", "suspected", "waited for"))
 
 
 def draw_styles(stains: Sequence[Stain]) -> Drawing:
@@ -83,7 +85,8 @@ def draw_styles(stains: Sequence[Stain]) -> Drawing:
     shown = place_styles(np.stack([stain.code for stain in stains])).shown
     caption = (
         "Each lab as a swatch of its stain, hematoxylin growing to the right and eosin downward, where its style code "
-        "lies; a line leads to the lab that stains most like it, an orange frame marks one that was left out. "
+        "lies. A line leads to the lab that stains most like it. An orange frame marks a lab that was left out, is "
+        "suspected or is waited for. "
         f"The plane shows {shown:.0%} of how they differ. Unrelated styles are about 1.4 apart."
     )
     return Drawing("Who stains like whom", caption, draw_style_map(stains, "map of the labs' styles"))

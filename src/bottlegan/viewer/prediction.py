@@ -20,7 +20,6 @@ from bottlegan.predict.predictor import Predictor
 from bottlegan.predict.slides import SAMPLE, SAMPLES, predict_region
 from bottlegan.predict.view import View, look_at
 from bottlegan.slides.grid import Grid, Region, Size
-from bottlegan.slides.reader import Slide
 from bottlegan.slides.tissue import sample_tissue
 from bottlegan.viewer.pyramid import Pyramid
 
@@ -56,7 +55,7 @@ class SlideNetwork:
         """Return the classes of a tile's pixels; refuse a tile that shows too much of the slide."""
         tile = pyramid.locate(step, column, row)
         with self._lock:
-            ready = self._ready(pyramid.slide)
+            ready = self._ready(pyramid)
             factor = 2**step / ready.view.downsample  # pixels of the network for one of the tile
             if factor * factor * tile.width * tile.height > MOST_PIXELS:
                 raise InputError("zoom in: the network would take too long for so much of the slide")
@@ -66,8 +65,8 @@ class SlideNetwork:
             classes = ready.classify(region)
         return classes[np.ix_(rows - region.y, columns - region.x)]
 
-    def _prepare(self, slide: Slide) -> Ready:
-        predictor = self.predictor
+    def _prepare(self, pyramid: Pyramid) -> Ready:
+        slide, predictor = pyramid.slide, self.predictor
         # Images, and networks that do not say at which resolution they were trained, are taken as they are.
         unknown = slide.kind == "image" or predictor.task.micrometers is None
         view = look_at(slide, predictor.task.micrometers, 0 if unknown else None)

@@ -1,5 +1,6 @@
 """The server: it listens on this machine alone, and sends the page and what that asks for."""
 
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -55,6 +56,12 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
+    log = logging.getLogger("uvicorn.error")
+
+    def matters(record: logging.LogRecord) -> bool:
+        return not server.should_exit  # who stops it need not hear what was not answered any more
+
+    log.addFilter(matters)
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -62,6 +69,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+        log.removeFilter(matters)
         listening.close()
 
 

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 from typing import TYPE_CHECKING, NamedTuple
 
 from bottlegan.colormap.table import Convert
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from bottlegan.viewer.prediction import SlideNetwork
 
 REFERENCE, LIKE, STYLE, SLIDE = "reference", "like", "style", "slide"
+PATIENCE = 2.0
+"""Seconds that fits wait for somebody to look."""
 MAPS = 6
 """Maps that are kept; each may grow to 64 MB."""
 
@@ -64,6 +66,8 @@ class Session:
     ) -> None:
         """Show these slides and, if there is one, what a network predicts of them."""
         self.slides, self.settings, self.model, self.network = slides, settings, model, network
+        self.looked_at = Event()
+        """Whether somebody has seen something of a slide."""
         self._lock, self._like_lock = Lock(), Lock()
         self._like: Normalizer | None = None
         self._make = lru_cache(maxsize=MAPS)(self._make_map)
@@ -140,9 +144,12 @@ def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Sessio
     with ThreadPoolExecutor(1, "fit") as pool, ExitStack() as stack:
         stack.callback(shelf.close)
         stack.callback(pool.shutdown, cancel_futures=True)
+        session = Session(slides, settings, model, _open_network(settings))
+        pool.submit(session.looked_at.wait, PATIENCE)  # first pixels come first
         for each in slides:
             pool.submit(lambda slide: slide.finding, each)
-        yield Session(slides, settings, model, _open_network(settings))
+        yield session
+        session.looked_at.set()
 
 
 def _open_network(settings: Settings) -> "SlideNetwork | None":

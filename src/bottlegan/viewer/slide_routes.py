@@ -65,6 +65,7 @@ class SlideAnswers:
 
     def tell_gallery(self, request: Request) -> Response:
         """Tell what is known so far of all slides, those first that need a look."""
+        self.session.looked_at.set()
         return JSONResponse(list_entries(self.session.slides))
 
     def tell_slide(self, request: Request) -> Response:
@@ -82,6 +83,7 @@ class SlideAnswers:
             levels = slide.pyramid.read(place["step"], place["column"], place["row"])
         except IndexError as error:
             raise HTTPException(404, str(error)) from None
+        self.session.looked_at.set()
         return Response(levels.tobytes(), media_type=BYTES)
 
     def send_prediction(self, request: Request) -> Response:

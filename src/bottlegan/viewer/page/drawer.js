@@ -13,14 +13,13 @@ const CORNERS = new Float32Array([0, 0, 1, 0, 0, 1, 1, 1]);
 const GROUND = 0x22 / 255;
 const EXACT_SIDE = 4096;
 const COVER = 115; // of 255: how much of a slide the color of a class hides
+const PATIENCE = 2000; // milliseconds
 const WHOLE = 1e-4; // how near a power of two the zoom must be to be one
 
 export const RAW = "rgb-bytes";
 
-/** Whether this browser can draw at all. */
-export function canDraw() {
-  return Boolean(document.createElement("canvas").getContext("webgl2"));
-}
+/** Whether this browser can draw at all. To try would cost as much as to begin. */
+export const canDraw = () => "WebGL2RenderingContext" in window;
 
 /** Make the drawer's class; OpenSeadragon makes the drawer. */
 export function makeDrawer(OpenSeadragon) {
@@ -69,6 +68,7 @@ export function makeDrawer(OpenSeadragon) {
 
     begin() {
       const gl = this.canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
+      if (!gl) throw new Error("This browser does not let pages draw with WebGL 2. Allow it, or use another.");
       this.gl = gl;
       gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
       gl.bufferData(gl.ARRAY_BUFFER, CORNERS, gl.STATIC_DRAW);
@@ -317,6 +317,12 @@ export function makeDrawer(OpenSeadragon) {
       gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
       gl.disable(gl.BLEND);
       gl.bindSampler(0, null);
+    }
+
+    /** Wait until something is on the screen, but not for long. */
+    async waitForPixels() {
+      const patience = performance.now() + PATIENCE;
+      while (!this.drawn && performance.now() < patience) await new Promise((done) => requestAnimationFrame(done));
     }
 
     /** Return what is seen now as a PNG. */

@@ -25,6 +25,7 @@ const state = {
   finding: null,
 };
 const asked = new URLSearchParams(location.hash.slice(1));
+const sessionAsked = getJson("api/session"); // comes while the browser gets ready to draw
 let session;
 let slide; // how the one on show is laid out
 let viewer;
@@ -36,7 +37,7 @@ async function start() {
     showFinding({ verdict: "refused", reason: "This browser has no WebGL 2, which draws the slides. Use another." });
     return;
   }
-  session = await getJson("api/session");
+  session = await sessionAsked;
   readAddress();
   fillSlides();
   viewer = OpenSeadragon({
@@ -147,7 +148,7 @@ async function loadSlide(number) {
   drawer.setTissue(null);
   drawer.predictions.clear(`api/slides/${number}/prediction`);
   viewer.close();
-  $("small").src = `api/slides/${number}/thumbnail`;
+  drawer.drawn = 0;
   if (state.to === `slide:${number}`) state.to = "reference"; // it is in its own stain already
   showTargets(session, state, (to) => { change({ to }); loadMap(); });
   applyLook();
@@ -156,6 +157,9 @@ async function loadSlide(number) {
   slide = layout;
   showFacts(slide);
   viewer.open(makeSource(slide, number));
+  await drawer.waitForPixels(); // first things first: to fit a style takes a processor for itself
+  if (state.slide !== number) return;
+  $("small").src = `api/slides/${number}/thumbnail`;
   const finding = await getJson(`api/slides/${number}/finding`);
   if (state.slide !== number) return;
   state.finding = finding;
