@@ -7,6 +7,7 @@ import typer
 from bottlegan import __version__
 from bottlegan.cli.audit import audit
 from bottlegan.cli.bench import bench
+from bottlegan.cli.bench_attacks import attacks
 from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
@@ -62,6 +63,7 @@ app.command("train-prior")(train_prior)
 app.command()(reproduce)
 app.add_typer(deploy, name="deploy")
 app.add_typer(exchange, name="exchange")
+bench.command()(attacks)
 app.add_typer(bench, name="bench")
 app.add_typer(synth, name="synth")
 

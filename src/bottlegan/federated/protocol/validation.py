@@ -90,7 +90,9 @@ def limit_shares(counts: Mapping[str, float], bound: float) -> dict[str, float]:
 
 def update_length(weights: Weights, start: Weights) -> float:
     """Return the Euclidean norm of what a client has changed."""
-    return float(torch.stack([(weights[name] - start[name]).double().square().sum() for name in start]).sum().sqrt())
+    return float(
+        torch.stack([(weights[name].double() - start[name].double()).square().sum() for name in start]).sum().sqrt()
+    )
 
 
 def printable(text: str) -> str:
