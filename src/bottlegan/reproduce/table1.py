@@ -34,6 +34,7 @@ from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import STYLES, UPLOADS
 from bottlegan.federated.server.phase1 import run_phase1
+from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.tensors import to_batch
@@ -205,7 +206,8 @@ def summarize(which: tuple[str, int, int], world: World, finished: list[tuple[Fe
     tallies: dict[str, Tensor] = {}
     for each, state in finished:
         asked = dict.fromkeys(each.clients, 0)
-        tallies |= score_clients(each.exchange, asked, each.config, state.weights, state.finished)[0]
+        members = read_members(each.folder)
+        tallies |= score_clients(each.exchange, asked, each.config, state.weights, state.finished, members=members)[0]
     labeled = {client.name for client in world.partition.clients if client.labeled}
     unlabeled = [total for name, total in tallies.items() if name not in labeled]
     rounds = finished[0][1].history.rounds if len(finished) == 1 else ()

@@ -1,5 +1,6 @@
 """Hostile replies: sent again, in another's name, under another's name, made of junk, or with impossible counts."""
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,20 @@ from bottlegan.training.task import lay_out
 
 ODD = (float("nan"), float("inf"), -1.0, 0.0, 0.5, 1e9, 1e300, 2.0**53 + 2)
 """Numbers that a liar might try."""
+
+
+Parts = tuple[Tensor, Tensor, Tensor, Tensor]
+LIES: dict[str, Callable[[Parts], object]] = {
+    "surprise without a pixel": lambda parts: [part.mul_(0) for part in (parts[0], parts[2])],
+    "confidence above one": lambda parts: parts[2][0].add_(99),
+    "no confidence": lambda parts: parts[2][0].mul_(0),
+    "no bins": lambda parts: parts[2].mul_(0),
+    "more right in bins than in counts": lambda parts: parts[2][1].copy_(parts[2][2]),
+    "half a pixel": lambda parts: parts[0].add_(0.5),
+    "endless surprise": lambda parts: parts[1].fill_(1e300),
+    "endless counts": lambda parts: [part.fill_(1e308) for part in parts],
+}
+"""Tallies that no network can have on any images, made of a good one's parts."""
 
 
 def replay(folder: Path, progress: Progress) -> list[Row]:
@@ -66,6 +81,8 @@ def lie_about_scores(folder: Path, progress: Progress, count: int = 1000) -> lis
     """Return how many odd tallies pass, and could end a run."""
     layout, random = lay_out(Task()), np.random.default_rng(0)
     good = tally(torch.randn(200, 2, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 2, layout)
+    believed = [lie for lie, change in LIES.items() if find_bad_tally(_change(good, change), layout) is None]
+    first = Row("tallies", "lies that are made up", not believed, f"{len(believed)} of {len(LIES)} are believed")
     passed = ended = 0
     for _ in progress.track(range(count), "tallies", count):
         bad = spoil(good, random)
@@ -73,7 +90,13 @@ def lie_about_scores(folder: Path, progress: Progress, count: int = 1000) -> lis
             passed += 1
             ended += not all(np.isfinite(list(compute_scores(bad + good, layout, Task().classes).values())))
     result = f"{ended} of {count} would end a run; {passed} are possible, and pass"
-    return [Row("tallies", "odd numbers, whole parts emptied or scaled", ended == 0, result)]
+    return [first, Row("tallies", "odd numbers, whole parts emptied or scaled", ended == 0, result)]
+
+
+def _change(good: Tensor, change: Callable[[Parts], object]) -> Tensor:
+    bad = good.clone()
+    change(lay_out(Task()).split(bad))
+    return bad
 
 
 def mangle(content: bytes, random: np.random.Generator) -> bytes:

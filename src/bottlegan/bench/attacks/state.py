@@ -41,23 +41,25 @@ def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row
 
 
 def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
-    """Return how many flipped bits in each kind of state file go unnoticed, and change what comes of a run."""
+    """Return how many flipped bits in each kind of state file go unnoticed, and how many change what comes of a run."""
     whole = federate(folder / "whole")
     half = folder / "half"
     federate(half, stop_after=ROUNDS // 2)
     kinds = {"checkpoint": f"{Path(CHECKPOINT).stem}*", "styles": STYLES, "uploads": f"{UPLOADS}/*.safetensors"}
     random, rows = np.random.default_rng(0), []
     for kind, pattern in kinds.items():
-        silent = 0
+        unnoticed = changed = 0
         for number in progress.track(range(count), f"bit flips: {kind}", count):
             run = folder / f"{kind}-{number}"
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(half, run)
             flip_bit(sorted(run.glob(pattern))[0], random)
             with suppress(BottleGANError):  # noticed, in one line
-                silent += federate(run) != whole
+                changed += federate(run) != whole
+                unnoticed += 1
             shutil.rmtree(run)
-        rows.append(Row("bit flips", kind, silent == 0, f"{silent} of {count} change the network unnoticed"))
+        result = f"{unnoticed} of {count} go unnoticed, {changed} of them change the network"
+        rows.append(Row("bit flips", kind, unnoticed == 0, result))
     return rows
 
 
