@@ -33,8 +33,8 @@ from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_netw
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import STYLES, UPLOADS
-from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.members import read_members
+from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State, score_clients
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.tensors import to_batch
