@@ -12,6 +12,7 @@ from torchmetrics.functional.classification import (
     multiclass_jaccard_index,
 )
 
+from bottlegan.bench.attacks.replies import LIES
 from bottlegan.core.errors import InputError
 from bottlegan.metrics.tally import (
     Layout,
@@ -142,23 +143,11 @@ def test_a_tally_that_cannot_be_is_found_out() -> None:
     assert find_bad_tally(bad, layout) == "the parts of its tally do not fit together"
 
 
-SPOILED = {
-    "a surprise without a pixel": lambda parts: [part.mul_(0) for part in (parts[0], parts[2])],
-    "confidence above one": lambda parts: parts[2][0].add_(99),
-    "no confidence": lambda parts: parts[2][0].mul_(0),
-    "no bins": lambda parts: parts[2].mul_(0),
-    "more right in the bins than in the counts": lambda parts: parts[2][1].copy_(parts[2][2]),
-    "half a pixel": lambda parts: parts[0].add_(0.5),
-    "endless surprise": lambda parts: parts[1].fill_(1e300),
-    "endless counts": lambda parts: [part.fill_(1e308) for part in parts],
-}
-
-
-@pytest.mark.parametrize("how", SPOILED)
-def test_whatever_would_end_a_run_is_no_tally(how: str) -> None:
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_would_end_a_run_or_distort_scores_is_no_tally(lie: str) -> None:
     layout = Layout(2, ranked=False)
     bad = tally(*draw(50, 2), layout)
-    SPOILED[how](layout.split(bad))
+    LIES[lie](layout.split(bad))
     assert find_bad_tally(bad, layout) is not None
 
 

@@ -7,6 +7,7 @@ import typer
 from bottlegan import __version__
 from bottlegan.cli.audit import audit
 from bottlegan.cli.bench import bench
+from bottlegan.cli.bench_attacks import attacks
 from bottlegan.cli.bench_view import bench_view
 from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
@@ -65,6 +66,7 @@ app.command()(reproduce)
 bench.command("view")(bench_view)
 app.add_typer(deploy, name="deploy")
 app.add_typer(exchange, name="exchange")
+bench.command()(attacks)
 app.add_typer(bench, name="bench")
 app.add_typer(synth, name="synth")
 

@@ -179,9 +179,8 @@ def summarize(which: Which, world: World, finished: list[tuple[Federation, State
     tallies: dict[str, Tensor] = {}
     for each, state in finished:
         asked = dict.fromkeys(each.clients, 0)
-        tallies |= score_clients(
-            each.exchange, asked, each.config, state.weights, state.finished, members=read_members(each.folder)
-        )[0]
+        members = read_members(each.folder)
+        tallies |= score_clients(each.exchange, asked, each.config, state.weights, state.finished, members=members)[0]
     labeled = {client.name for client in world.partition.clients if client.labeled}
     unlabeled = [total for name, total in tallies.items() if name not in labeled]
     rounds = finished[0][1].history.rounds if len(finished) == 1 else ()

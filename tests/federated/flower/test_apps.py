@@ -176,7 +176,8 @@ def test_a_reply_of_an_earlier_round_or_of_another_lab_counts_for_nothing(
         return Message(said[0].content, reply_to=message)
 
     grid.spoil[11] = replay
-    serve(grid, replace(config, phase2=replace(config.phase2, rounds=3)), folder=str(tmp_path / "run"), clients=3)
+    alone = replace(config, phase2=replace(config.phase2, rounds=3), rounds=RoundsConfig(least=1, deadline=60))
+    serve(grid, alone, folder=str(tmp_path / "run"), clients=3)
     history = load(History, tmp_path / "run" / HISTORY)
     assert "lab-01" in history.rounds[0].trained
     for record in history.rounds[1:]:

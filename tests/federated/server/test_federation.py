@@ -189,6 +189,8 @@ def test_a_client_that_leaves_is_removed_and_not_asked_again(stained: Federation
         (Double(contribute=FederationError("gone")), "gone"),
         (Double(contribute=Reply({CODE: torch.zeros(9)}, {VERDICT: 0})), r"shape (9,), not (24,)"),
         (Double(float("nan")), "holds NaN or infinity"),
+        (Double(1000.0), "its style code holds 1e+03, training knew at most 100"),
+        (Double(90.0), "of its style holds"),
         (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)})), "number verdict is missing"),
         (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)}, {VERDICT: 2})), "its style was refused"),
         (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)}, {VERDICT: 99})), "its style was refused"),

@@ -10,14 +10,17 @@ leaves a lab in any of them.
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.imaging.files import Pixels
+from bottlegan.models.code_maps import decode_maps
 from bottlegan.models.document import ModelDocument
 from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.models.weights import ModelWeights
 from bottlegan.training.adversarial import AdversarialConfig
 from bottlegan.training.distill import DistillConfig, as_bottlegan
 from bottlegan.training.gan import TrainConfig
@@ -28,6 +31,14 @@ CODE = "code"
 """The tensor of an upload that holds the client's style code."""
 STYLE = "client"
 """What a client calls its only style until the server gives it the client's name."""
+
+
+MOST_CODE, MOST_SLOPE, MOST_SHIFT = 100.0, 15.0, 5.0
+"""Of a style code, of its maps' matrices beyond identity, and of their shifts of density.
+
+Three times what labs need that are drawn as for the prior's training: of 67, the largest are 34, 5.5 and 1.7."""
+MOST_WEIGHT = 1000.0
+"""Of any number in a generator."""
 
 
 @document
@@ -64,6 +75,23 @@ def expected_shapes(config: Phase1Config, prior: ModelDocument) -> dict[str, tup
     if config.method == "code":
         return {CODE: (prior.model.code_size,)}
     return {name: tuple(tensor.shape) for name, tensor in to_arrays(_new_teacher(config)).items()}
+
+
+def find_odd_style(arrays: Mapping[str, Tensor], config: Phase1Config, prior: ModelWeights) -> str | None:
+    """Return what is outside of the range that training knew, in an upload of the expected names and shapes."""
+    if config.upload == "generators":
+        largest = {name: float(tensor.abs().max()) for name, tensor in arrays.items() if tensor.numel()}
+        odd = [name for name, value in largest.items() if value > MOST_WEIGHT]
+        return f"tensor {odd[0]} holds {largest[odd[0]]:.3g}, at most {MOST_WEIGHT:g} is allowed" if odd else None
+    code = arrays[CODE].numpy()[None]
+    maps = decode_maps(prior, code)
+    found = (
+        ("its style code", np.abs(code).max(), MOST_CODE),
+        ("a matrix of its style", max(np.abs(each.matrix - np.eye(3)).max() for each in maps), MOST_SLOPE),
+        ("a shift of its style", max(np.abs(each.bias).max() for each in maps), MOST_SHIFT),
+    )
+    odd = [f"{what} holds {value:.3g}, training knew at most {most:g}" for what, value, most in found if value > most]
+    return odd[0] if odd else None
 
 
 def to_arrays(model: BottleGAN) -> dict[str, Tensor]:

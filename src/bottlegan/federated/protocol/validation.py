@@ -11,6 +11,7 @@ from bottlegan.metrics.tally import MOST, Layout, find_changed_tally
 from bottlegan.metrics.tally import find_bad_tally as find_bad_counts
 
 Weights = Mapping[str, Tensor]
+Trained = dict[str, Tensor]
 
 
 def find_fault(
@@ -61,7 +62,7 @@ def find_negative(arrays: Weights) -> str | None:
     return f"tensor {bad[0]} holds a variance below zero" if bad else None
 
 
-def clip_updates(replies: Mapping[str, Weights], start: Weights, bound: float) -> dict[str, Weights]:
+def clip_updates(replies: Mapping[str, Trained], start: Weights, bound: float) -> dict[str, Trained]:
     """Return what clients have trained, with updates no longer than `bound` times the median of all.
 
     Of two, the shorter one is the median: of so few nobody can tell which one is odd.
@@ -74,7 +75,7 @@ def clip_updates(replies: Mapping[str, Weights], start: Weights, bound: float) -
     }
 
 
-def shorten(weights: Weights, start: Weights, share: float) -> Weights:
+def shorten(weights: Weights, start: Weights, share: float) -> Trained:
     """Return weights that went only a share of the way."""
     return {name: (begun + share * (weights[name].double() - begun)).to(begun.dtype) for name, begun in start.items()}
 
@@ -90,7 +91,9 @@ def limit_shares(counts: Mapping[str, float], bound: float) -> dict[str, float]:
 
 def update_length(weights: Weights, start: Weights) -> float:
     """Return the Euclidean norm of what a client has changed."""
-    return float(torch.stack([(weights[name] - start[name]).double().square().sum() for name in start]).sum().sqrt())
+    return float(
+        torch.stack([(weights[name].double() - start[name].double()).square().sum() for name in start]).sum().sqrt()
+    )
 
 
 def printable(text: str) -> str:

@@ -14,6 +14,8 @@ class Standing:
     """With the center of the others' updates: around 0 for one that has nothing to do with theirs."""
     length: float
     """In medians of all clients'."""
+    nearest: float = 0.0
+    """Cosine with the one of another client that is most alike."""
 
 
 @document

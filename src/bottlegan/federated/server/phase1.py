@@ -39,7 +39,7 @@ from bottlegan.federated.protocol.handshake import (
     introduce,
     to_text,
 )
-from bottlegan.federated.protocol.phase1 import expected_shapes
+from bottlegan.federated.protocol.phase1 import expected_shapes, find_odd_style
 from bottlegan.federated.protocol.validation import find_bad_count, find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
@@ -49,7 +49,7 @@ from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR, check_name
-from bottlegan.models.weights import read_document
+from bottlegan.models.weights import read_weights
 from bottlegan.onboarding.verdict import Verdict
 
 COUNTS = frozenset((LABELED, UNLABELED, TEST))
@@ -143,13 +143,16 @@ def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names:
     """Ask clients for their style, and keep what can be used."""
     settings = json.dumps(to_values(config.phase1), sort_keys=True)
     request = Request("contribute", settings={"config": settings, "seed": config.seed})
-    shapes = expected_shapes(config.phase1, read_document(find_prior(roster.folder)))
+    prior = read_weights(find_prior(roster.folder))
+    shapes = expected_shapes(config.phase1, prior.document)
     uploads = UploadStore(roster.folder / UPLOADS)
     uploaded = {}
     for name, reply in exchange.ask(dict.fromkeys(names, request), config.upload_deadline).items():
         try:
             found = _expect(reply)
             if fault := find_fault(found.arrays, shapes) or find_bad_number(found.numbers, frozenset((VERDICT,))):
+                raise InputError(fault)
+            if fault := find_odd_style(found.arrays, config.phase1, prior):
                 raise InputError(fault)
             if found.numbers[VERDICT] >= VERDICTS.index(Verdict.REFUSED):
                 raise InputError("its style was refused: its images do not look like stained tissue")

@@ -71,7 +71,9 @@ def tell(record: RoundRecord) -> dict[str, Json]:
     told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
     said = {"left_out": record.left_out, "unscored": record.unscored, "suspects": record.suspects}
     told |= {key: dict(reasons) for key, reasons in said.items()}
-    return told | {"standing": {name: [each.cosine, each.length] for name, each in record.standing.items()}}
+    return told | {
+        "standing": {name: [each.cosine, each.length, each.nearest] for name, each in record.standing.items()}
+    }
 
 
 def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str], config: FederationConfig) -> None:

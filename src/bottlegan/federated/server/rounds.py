@@ -73,7 +73,7 @@ def run_round(
     trained = {name: good[name].arrays for name in sorted(good)}
     learned = {key: each for key, each in state.weights.items() if key not in state.aggregator.averaged}
     standing = measure(trained, learned)
-    suspects = name_suspects(state.history.rounds, standing)
+    suspects = name_suspects([record.standing for record in state.history.rounds], standing)
     counted = [name for name in trained if config.strategy.robust == "none" or name not in suspects]
     left_out |= {name: f"suspected: {suspects[name]}" for name in trained if name not in counted}
     clipped = clip_updates(trained, state.weights, config.rounds.length_bound)

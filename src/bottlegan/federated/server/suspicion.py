@@ -13,35 +13,44 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from bottlegan.federated.server.history import RoundRecord, Standing
+from bottlegan.federated.server.history import Standing
 
 Weights = Mapping[str, Tensor]
+Standings = Mapping[str, Standing]
 Floats = NDArray[np.float64]
 
-DECAY = 0.9
-"""What a round counts less than the one after it."""
 FEWEST = 5
 """Labs without which nobody can tell who is odd."""
-ENOUGH = 3.0
-"""Rounds' worth of evidence without which nobody is named for the direction of updates."""
-FAR = 4.0
-"""How many times the usual spread a lab may be below the usual agreement."""
+CERTAIN = 4.0
+"""Evidence against a lab, as the logarithm of odds, above which it is named. Honest ones have stayed below 2.5."""
+MOST_OF_ROUND = 2.0
+"""Evidence that one round can give."""
+LEAST_SPREAD = 0.1
+"""Of cosines in a round; labs that agree better than that are taken for no better than that."""
+LONG = 2.5
+"""Times the median that updates of somebody who means well are long, in most rounds."""
+TWIN, UNLIKE = 0.95, 0.8
+"""Cosine above which two labs send the same, where most labs have nobody as near as the second."""
 PASSES = 5
-LONGEST = 5.0
-"""Times the median that an update of somebody who means well may be long."""
+NORMAL = 1.4826
+"""Standard deviation of normal numbers, over the median of how far they are off."""
+KEYS = ("cosine", "length", "nearest")
+TINY = 1e-30
+"""Length of an update that is taken for none."""
 
 
 def measure(replies: Mapping[str, Weights], start: Weights) -> dict[str, Standing]:
-    """Return how each lab's update lies to the others': its length in medians, and its cosine with their center."""
+    """Return how each lab's update lies to the others': its length, its cosine with their center and the nearest."""
     names = sorted(replies)
     gram = multiply_updates([replies[name] for name in names], start)
     lengths = np.sqrt(np.diagonal(gram))
-    usual = max(float(np.median(lengths)), 1e-300)
-    safe = np.maximum(lengths, 1e-300)
-    cosines = compare_with_center(gram / np.outer(safe, safe))
+    safe = np.maximum(lengths, TINY)
+    pairs = gram / np.outer(safe, safe)
+    nearest = (pairs - 2 * np.eye(len(names))).max(axis=1)
+    rows = zip(names, compare_with_center(pairs), lengths / np.median(safe), nearest, strict=True)
     return {
-        name: Standing(cosine=round(float(cosine), 4), length=round(float(length) / usual, 4))
-        for name, cosine, length in zip(names, cosines, lengths, strict=True)
+        name: Standing(**{key: round(float(value), 4) for key, value in zip(KEYS, values, strict=True)})
+        for name, *values in rows
     }
 
 
@@ -49,7 +58,7 @@ def multiply_updates(replies: Sequence[Weights], start: Weights) -> Floats:
     """Return the inner products (N, N) of all updates, tensor by tensor, so that no copy of all is ever made."""
     total = torch.zeros(len(replies), len(replies), dtype=torch.float64)
     for key, begun in start.items():
-        rows = torch.stack([(reply[key] - begun).flatten() for reply in replies]).double()
+        rows = torch.stack([(reply[key].double() - begun.double()).flatten() for reply in replies])
         total += rows @ rows.T
     return total.numpy()
 
@@ -74,29 +83,37 @@ def compare_with_center(cosines: Floats) -> Floats:
     return np.clip(found, -1, 1)
 
 
-def agree(rounds: Sequence[RoundRecord], now: Mapping[str, Standing]) -> dict[str, tuple[float, float]]:
-    """Return each lab's cosine with the center over the rounds that it was in, and how many rounds that rests on."""
-    sums: dict[str, tuple[float, float]] = {}
-    for standings in (*(record.standing for record in rounds), now):
+def weigh(rounds: Sequence[Standings]) -> dict[str, float]:
+    """Return the evidence, as a logarithm of odds, that a lab goes along with the others, not against them.
+
+    Cosines of labs that go along are around the usual one of their round, those of labs that turn their updates around
+    it with the other sign. So rounds in which labs agree, as the first ones, tell much, and others little.
+    """
+    evidence: dict[str, float] = {}
+    for standings in rounds:
+        if len(standings) < FEWEST:
+            continue
+        usual = median(each.cosine for each in standings.values())
+        spread = max(LEAST_SPREAD, NORMAL * median(abs(each.cosine - usual) for each in standings.values()))
         for name, each in standings.items():
-            total, weight = sums.get(name, (0.0, 0.0))
-            sums[name] = (DECAY * total + each.cosine, DECAY * weight + 1)
-    return {name: (sums[name][0] / sums[name][1], sums[name][1]) for name in sorted(now)}
+            found = 2 * max(0.0, usual) * each.cosine / spread**2
+            evidence[name] = evidence.get(name, 0.0) + min(MOST_OF_ROUND, max(-MOST_OF_ROUND, found))
+    return evidence
 
 
-def name_suspects(rounds: Sequence[RoundRecord], now: Mapping[str, Standing]) -> dict[str, str]:
-    """Return the labs of a round whose updates should not count, and why."""
+def name_suspects(before: Sequence[Standings], now: Standings) -> dict[str, str]:
+    """Return the labs of a round whose updates should not count, and why, given how all rounds before it went."""
     if len(now) < FEWEST:
         return {}
-    suspects = {
-        name: f"its update is {each.length:.1f} times as long as the median"
-        for name, each in now.items()
-        if each.length > LONGEST
-    }
-    found = agree(rounds, now)
-    usual = median(value for value, _ in found.values())
-    spread = 1.4826 * median(abs(value - usual) for value, _ in found.values())
-    for name, (value, weight) in found.items():
-        if weight >= ENOUGH and value < min(0.0, usual - FAR * spread):
-            suspects[name] = f"its updates point away from the others' (cosine {value:.2f}, usual {usual:.2f})"
+    evidence = weigh([*before, now])
+    unlike = median(each.nearest for each in now.values()) < UNLIKE
+    suspects = {}
+    for name, each in now.items():
+        length = median([*(record[name].length for record in before if name in record), each.length])
+        if length > LONG:
+            suspects[name] = f"its updates are {length:.1f} times as long as the median"
+        elif evidence.get(name, 0.0) < -CERTAIN:
+            suspects[name] = f"its updates point away from the others' (evidence {-evidence[name]:.1f})"
+        elif unlike and each.nearest > TWIN:
+            suspects[name] = f"it sends the same as another lab (cosine {each.nearest:.2f})"
     return suspects
