@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
+from bottlegan.core.state import write_document
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Member, Members, write_members
@@ -34,7 +34,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / CONFIG).write_text("{}")
     write_members(tmp_path, Members(clients={n: Member(labeled=1, unlabeled=2, test=3, verdict="good") for n in "ab"}))
     rounds = (record(1, False, left_out={"c": "<b>killed</b>"}), record(2, True), record(3, False))
-    (tmp_path / HISTORY).write_text(to_json(History(rounds=rounds)))
+    write_document(tmp_path / HISTORY, History(rounds=rounds))
     tell(
         tmp_path,
         {"kind": "begun", "version": "1", "rounds": 9},
@@ -69,11 +69,8 @@ def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Pat
 
 def test_many_labs_have_one_curve(run: Path) -> None:
     many = {f"lab-{k}": 1.0 for k in range(30)}
-    (run / HISTORY).write_text(
-        to_json(
-            History(rounds=(RoundRecord(number=1, trained=tuple(many), left_out={}, loss=many, scores={}, each={}),))
-        )
-    )
+    only = RoundRecord(number=1, trained=tuple(many), left_out={}, loss=many)
+    write_document(run / HISTORY, History(rounds=(only,)))
     assert write_run_report(read_run(run)).read_text().count("<polyline") == 1
 
 

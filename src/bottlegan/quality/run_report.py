@@ -91,7 +91,7 @@ def list_rounds(run: RunState) -> Table:
             f"{record.number}",
             f"{len(record.trained)}",
             f"{len(record.left_out) + len(record.unscored)}",
-            f"{record.mean_loss:.3f}",
+            _format(record.mean_loss),
             *(_format(record.scores.get(name)) for name in run.metrics),
         )
         for record in shown
@@ -157,7 +157,9 @@ def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
 
 def _loss_curves(run: RunState) -> dict[str, Curve]:
     rounds = run.history.rounds
-    curves: dict[str, Curve] = {ALL: [(record.number, record.mean_loss) for record in rounds]}
+    curves: dict[str, Curve] = {
+        ALL: [(record.number, loss) for record in rounds if (loss := record.mean_loss) is not None]
+    }
     for name in _list_drawn(rounds):
         curves[name] = [(record.number, record.loss[name]) for record in rounds if name in record.loss]
     return curves

@@ -37,7 +37,7 @@ ARRAYS, SETTINGS, NUMBERS, FAILURE, REASON, PARTITION = (
 )
 PARTITION_TYPE = "query.partition"
 NUMPY = "numpy.ndarray"
-DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i8", "|b1"))
+DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i4", "<i8", "|b1"))
 MOST_NAMES, MOST_DIMENSIONS, LONGEST_NAME, LONGEST_TEXT = 10_000, 8, 300, 1_000_000
 
 Record = TypeVar("Record")

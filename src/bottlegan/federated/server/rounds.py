@@ -1,14 +1,15 @@
 """One round on the server: asks some clients, leaves out by name what cannot be right, and aggregates the rest."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bottlegan.core.config import to_values
-from bottlegan.core.errors import FederationError
+from bottlegan.core.errors import ConfigError, FederationError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
@@ -23,11 +24,13 @@ from bottlegan.federated.protocol.validation import (
 )
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.federated.server.private import run_private
 from bottlegan.metrics.tally import compute_scores, compute_temperature
 from bottlegan.models.network_file import read_start
 from bottlegan.models.networks import exchanged, list_statistics
 from bottlegan.training.task import lay_out
 
+ALL = "all labs"
 Examples = Mapping[str, int]
 """How many images each client trains on; 0 for those that only score. Others are not asked for anything."""
 
@@ -40,6 +43,8 @@ class State:
     weights: Weights
     aggregator: Aggregator
     history: History
+    noise_key: str = ""
+    """What the server's own noise depends on: a round that is done again with the same sum has the same noise."""
 
 
 def begin(config: FederationConfig) -> State:
@@ -48,7 +53,14 @@ def begin(config: FederationConfig) -> State:
     weights = exchanged(network)
     if config.start is not None:
         weights, _ = read_start(config.start, weights)
-    return State(0, weights, Aggregator(config.strategy, list_statistics(network)), History())
+    statistics = list_statistics(network)
+    if config.privacy.noise and statistics:
+        raise ConfigError(
+            "privacy.noise would drive the variances of batch norm below zero; use a network with group norm instead"
+        )
+    own_noise = config.privacy.noise > 0 and config.privacy.noise_at == "server"
+    key = secrets.token_hex(32) if own_noise else ""
+    return State(0, weights, Aggregator(config.strategy, statistics), History(), key)
 
 
 def run_round(
@@ -57,6 +69,15 @@ def run_round(
     """Train one round, change the weights of `state`, and return what happened."""
     chosen = draw_clients(exchange.clients(), examples, config, number)
     request = write_request("train", config, state.weights, number)
+    if config.privacy.active:
+        average, trained, left_out = run_private(
+            exchange, chosen, request, config, number=number, noise_key=state.noise_key
+        )
+        # A server optimizer sees one reply: what all have in common.
+        state.weights = state.aggregator.aggregate(number, state.weights, {ALL: average}, {ALL: 1})
+        return finish(
+            exchange, examples, config, state, RoundRecord(number=number, trained=tuple(trained), left_out=left_out)
+        )
     replies = exchange.ask(dict.fromkeys(chosen, request), config.rounds.deadline)
     good, left_out = sift(replies, state.weights, config.rounds.norm_bound)
     if len(good) < config.rounds.least:
@@ -69,19 +90,26 @@ def run_round(
             "see to these clients, then resume"
         )
     shares = limit_shares({name: examples[name] for name in good}, config.rounds.norm_bound)
-    trained = {name: reply.arrays for name, reply in good.items()}
-    state.weights = state.aggregator.aggregate(number, state.weights, trained, shares)
+    weights = {name: reply.arrays for name, reply in good.items()}
+    state.weights = state.aggregator.aggregate(number, state.weights, weights, shares)
+    loss = {name: good[name].numbers[LOSS] for name in sorted(good)}
+    record = RoundRecord(number=number, trained=tuple(sorted(good)), left_out=left_out, loss=loss)
+    return finish(exchange, examples, config, state, record)
+
+
+def finish(
+    exchange: Exchange, examples: Examples, config: FederationConfig, state: State, record: RoundRecord
+) -> RoundRecord:
+    """Return the record of a round with its scores, where it is one that is scored."""
+    number = record.number
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
     if number % config.rounds.evaluate_every == 0 or number == config.phase2.rounds:
         tallies, unscored = score_clients(exchange, examples, config, state.weights, number)
     layout, names = lay_out(config.phase2.task), config.phase2.task.classes
     total = torch.stack(list(tallies.values())).sum(0) if tallies else torch.zeros(layout.size)
-    return RoundRecord(
-        number=number,
-        trained=tuple(sorted(good)),
-        left_out=left_out,
-        loss={name: good[name].numbers[LOSS] for name in sorted(good)},
+    return replace(
+        record,
         scores=compute_scores(total, layout, names) if tallies else {},
         each={name: compute_scores(found, layout, names) for name, found in tallies.items()},
         unscored=unscored,
