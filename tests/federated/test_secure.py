@@ -13,20 +13,25 @@ import numpy as np
 import pytest
 import torch
 
-from bottlegan.core.config import to_toml
+from bottlegan.core.config import to_toml, to_values
 from bottlegan.core.errors import ConfigError, FederationError
 from bottlegan.core.progress import Silent
 from bottlegan.federated.client.client import Client, open_client
 from bottlegan.federated.client.holdings import Demands, find_labs
 from bottlegan.federated.client.private import Private
-from bottlegan.federated.folder.payload import pack_reply, unpack_request
+from bottlegan.federated.flower import messages
+from bottlegan.federated.folder.payload import pack_reply, unpack_reply, unpack_request
+from bottlegan.federated.protocol.accounting import Spent, find_epsilon
 from bottlegan.federated.protocol.exchange import Absence, LocalExchange, Reply, Request
+from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.protocol.privacy import Floats, Grid, PrivacyConfig, to_row
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.rounds import State
 from bottlegan.federated.simulation import LabsConfig, draw_labs
+from bottlegan.models.network_file import read_network_document
+from bottlegan.quality.run_report import list_rounds, read_run
 
 SECURE = PrivacyConfig(secure=True)
 LABS = 5
@@ -236,6 +241,26 @@ def test_a_release_that_is_asked_for_again_has_the_same_noise_and_costs_nothing(
     assert np.std(difference) == pytest.approx(np.sqrt(2), rel=0.2), "two noises, not one"
 
 
+def test_masked_updates_pass_through_flower_and_through_files() -> None:
+    reply = Reply({"update": torch.tensor([-(2**31), -1, 0, 2**31 - 1], dtype=torch.int32)})
+    for found in (messages.unpack_reply(messages.pack_reply(reply)), unpack_reply(pack_reply(reply))):
+        assert isinstance(found, Reply)
+        assert torch.equal(found.arrays["update"], reply.arrays["update"])
+
+
+def test_a_style_code_gets_the_noise_that_is_asked_for_once(clients: dict[str, Client]) -> None:
+    client = next(iter(clients.values()))
+    plain, noisy = (json.dumps(to_values(Phase1Config(code_noise=deviation))) for deviation in (0.0, 0.01))
+    codes = [
+        client.answer(Request("contribute", settings={"config": said, "seed": 0})).arrays["code"]
+        for said in (plain, noisy, noisy)
+    ]
+    assert torch.equal(codes[1], codes[2])
+    assert float((codes[1] - codes[0]).std()) == pytest.approx(0.01, rel=0.5)
+    with pytest.raises(ConfigError, match=r"needs phase1.upload = .code."):
+        Phase1Config(code_noise=0.1, upload="generators")
+
+
 @pytest.mark.parametrize("privacy", [{"secure": True}, {}, {"noise_at": "server"}])
 def test_noise_is_as_strong_as_it_is_said(
     clients: dict[str, Client], plan: FederationConfig, tmp_path: Path, privacy: dict[str, object]
@@ -244,6 +269,10 @@ def test_noise_is_as_strong_as_it_is_said(
     quiet = run(Watched(clients), replace(one, privacy=SECURE), tmp_path / "quiet")
     noisy = replace(one, privacy=PrivacyConfig(noise=0.5, clip=5.0, **privacy))  # type: ignore[arg-type]
     loud = run(Watched(clients), noisy, tmp_path / "loud")
+    assert loud.history.rounds[-1].epsilon == pytest.approx(find_epsilon(Spent().after(0.5), 1e-5))
+    said = read_network_document(tmp_path / "loud" / "network.safetensors").record
+    assert said["epsilon"] == loud.history.rounds[-1].epsilon
+    assert list_rounds(read_run(tmp_path / "loud")).columns[-1] == "epsilon"
     noise = to_row(loud.weights, quiet.weights)
     # Of the sum; with `secure`, all five replied where four were needed, and without it each has added all of it.
     factor = {"{'secure': True}": np.sqrt(5 / 4), "{}": np.sqrt(5)}.get(str(privacy), 1.0)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from bottlegan.bench.privacy_attacks import Seen, attack, draw_candidates, find_property
+from bottlegan.bench.privacy_styles import bench_styles
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.data.partition import draw_partition
 from bottlegan.federated.client.client import Client
@@ -19,6 +20,7 @@ from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.protocol.privacy import UPDATE, Floats, Grid, PrivacyConfig, from_tensor, to_row
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
+from bottlegan.models.networks import NetworkConfig
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.world import SMOKE, LabData, World, draw_contents, draw_world
 from bottlegan.training.task import TrainingConfig
@@ -30,6 +32,7 @@ HEAD_BIAS = "head.bias"
 CLIP, DELTA = 1.0, 1e-5
 EPSILON = 8.0
 """What is usually called a good guarantee."""
+SMALL = NetworkConfig(arguments={"width": 4, "depth": 2})
 
 
 class Curious(LocalExchange):
@@ -86,8 +89,8 @@ def bench_privacy(
     ways = list_protections(rounds)
     rows: dict[str, Json] = {}
     for name, privacy in progress.track(ways.items(), "protections", len(ways)):
-        rows[name] = measure(labs, privacy, rounds)
-    return figures | {"rows": rows}
+        rows[name] = measure(labs, privacy, rounds, SMALL if scale == "smoke" else NetworkConfig())
+    return figures | {"rows": rows, "styles": bench_styles(2 if scale == "smoke" else 10, SEED, progress)}
 
 
 def draw_small_world() -> World:
@@ -111,13 +114,13 @@ def list_protections(rounds: int) -> dict[str, PrivacyConfig]:
     }
 
 
-def measure(labs: list[LabData], privacy: PrivacyConfig, rounds: int) -> dict[str, Json]:
+def measure(labs: list[LabData], privacy: PrivacyConfig, rounds: int, network: NetworkConfig) -> dict[str, Json]:
     """Return the figures of one protection."""
     smallest = min(min(each.image.shape[:2]) for lab in labs for each in lab.labeled)
     training = TrainingConfig(crop=min(TrainingConfig().crop, smallest))
     config = FederationConfig(
         seed=SEED,
-        phase2=Phase2Config(mode="plain", rounds=rounds, training=training),
+        phase2=Phase2Config(mode="plain", rounds=rounds, training=training, network=network),
         strategy=StrategyConfig(name="fedavg", uniform=True),
         rounds=RoundsConfig(evaluate_every=rounds),
         privacy=privacy,

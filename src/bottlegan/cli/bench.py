@@ -212,6 +212,11 @@ def privacy(
     for name, row in figures["rows"].items():
         table.add_row(name, *("-" if row[key] is None else f"{row[key]:.3g}" for key in columns))
     Console().print(table)
+    told = ("lab told", "epithelium, r", "levels")
+    table = Table("noise on style codes", *told)
+    for name, row in figures["styles"]["rows"].items():
+        table.add_row(name, *(f"{row[key]:.3g}" for key in told))
+    Console().print(table)
 
 
 @bench.command()

@@ -85,7 +85,9 @@ def list_damage(run: RunState) -> Table:
 def list_rounds(run: RunState) -> Table:
     """Return what there is to say of each round that was scored, and of the last one."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
+    private = any(record.epsilon is not None for record in run.history.rounds)
     columns = ("round", "trained", "left out", "loss", *(name.upper() for name in run.metrics))
+    columns = (*columns, "epsilon") if private else columns
     rows = [
         (
             f"{record.number}",
@@ -93,6 +95,7 @@ def list_rounds(run: RunState) -> Table:
             f"{len(record.left_out) + len(record.unscored)}",
             _format(record.mean_loss),
             *(_format(record.scores.get(name)) for name in run.metrics),
+            *((_format(record.epsilon),) if private else ()),
         )
         for record in shown
     ]

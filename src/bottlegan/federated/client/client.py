@@ -175,7 +175,7 @@ class Client:
     def contribute(self, request: Request) -> Reply:
         """Return what the server needs to know of the lab's style."""
         from bottlegan.federated.client.style import contribute  # noqa: PLC0415 - asked for once, and slow to import
-        from bottlegan.federated.protocol.phase1 import Phase1Config  # noqa: PLC0415
+        from bottlegan.federated.protocol.phase1 import CODE, Phase1Config  # noqa: PLC0415
 
         config = _read(request, Phase1Config)
         with EventLog(self._log) as log:
@@ -187,7 +187,10 @@ class Client:
                 seed=_get(request, "seed", int),
                 progress=log,
             )
-        return Reply(found.arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
+        arrays = found.arrays
+        if config.code_noise:
+            arrays = {CODE: self.private.blur(arrays[CODE], config.code_noise)}
+        return Reply(arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
 
     def take_styles(self, request: Request) -> Reply:
         """Keep the global BottleGAN, if it is a whole one that knows the lab's style."""

@@ -11,6 +11,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
 from bottlegan.core.config import document
 from bottlegan.core.errors import InputError
 from bottlegan.core.state import (
@@ -151,6 +154,12 @@ class Private:
         if privacy.secure:
             whole = whole + self._mask(hashlib.sha256(whole.tobytes()).hexdigest(), row.size, labs, own, partners)
         return Reply({UPDATE: to_tensor(whole)})
+
+    def blur(self, code: Tensor, deviation: float) -> Tensor:
+        """Return a style code with noise; the same code has the same noise, or asking often would average it away."""
+        key = bytes.fromhex(self._read_noise_key())
+        seed = derive(key, b"code " + json.dumps([deviation, code.tolist()]).encode())
+        return code + deviation * torch.from_numpy(draw_normal(seed, code.numel())).to(code.dtype)
 
     def reveal(self, request: Request, own: str, trained: Sequence[str]) -> Reply:
         """Return one share of each partner: of the seed of those that have trained, of the key of the others."""

@@ -32,6 +32,8 @@ class Phase1Config:
     """How the clients' styles become one model."""
 
     upload: Upload = "code"
+    code_noise: float = 0.0
+    """Standard deviation of noise that labs add to each number of their code, which are maps of densities."""
     # The map that onboarding finds is in the model before step 0, and the warm start has nothing left to learn.
     train: TrainConfig = TrainConfig(steps=10, warm_steps=10, check_every=10)
     """What a client trains, if it uploads generators."""
@@ -39,7 +41,9 @@ class Phase1Config:
     """What the server makes of these."""
 
     def __post_init__(self) -> None:
-        """Check that there are generators to upload."""
+        """Check that there are generators to upload, and noise only where it can be added."""
+        if self.code_noise < 0 or (self.code_noise and self.upload != "code"):
+            raise ConfigError('phase1.code_noise must be at least 0, and needs phase1.upload = "code"')
         if self.train.model.paradigm != "many-one-many":
             raise ConfigError("a client trains a BottleGAN; set `train.model.paradigm` to many-one-many")
 

@@ -24,6 +24,8 @@ class RoundRecord:
     """The same, client by client."""
     temperature: float | None = None
     """What logits would have to be divided by for honest probabilities on all these images."""
+    epsilon: float | None = None
+    """What was spent so far of the privacy of the lab that was asked most, at `privacy.delta`, if there is noise."""
     unscored: dict[str, str] = field(default_factory=dict)
     """Clients that were asked for their scores, but could not be counted, and why."""
 
@@ -39,7 +41,7 @@ class History:
 
     rounds: tuple[RoundRecord, ...] = ()
 
-    def count_rounds(self) -> int:
-        """Return in how many rounds the client was asked that was asked most."""
+    def count_most_asked(self) -> int:
+        """Return in how many rounds the client was asked to train that was asked most."""
         asked = Counter(name for record in self.rounds for name in {*record.trained, *record.left_out})
         return max(asked.values(), default=0)
