@@ -26,7 +26,7 @@ from bottlegan.reproduce.world import SMOKE, LabData, World, draw_contents, draw
 from bottlegan.training.task import TrainingConfig
 
 SEED = 0
-ATTACKED = 4
+ATTACKED = 3
 """Rounds that are attacked, spread over all of them, the first and the last included."""
 HEAD_BIAS = "head.bias"
 CLIP, DELTA = 1.0, 1e-5
@@ -71,7 +71,11 @@ class Curious(LocalExchange):
 
 
 def bench_privacy(
-    scale: Scale = "cpu", data: Path | None = None, rounds: int = 25, progress: Progress | None = None
+    scale: Scale = "cpu",
+    data: Path | None = None,
+    rounds: int = 25,
+    images: int = 12,
+    progress: Progress | None = None,
 ) -> dict[str, Json]:
     """Return, for each protection, how well each attack works, what the network is worth, and epsilon.
 
@@ -79,6 +83,7 @@ def bench_privacy(
         scale: `cpu` for the labs of Table 1, all in the reference stain; `smoke` for few and small ones.
         data: Folder of PESO patches.
         rounds: How long they train.
+        images: How many training images of each lab are looked for, at most, beside as many others.
         progress: Where to report progress.
     """
     progress = progress or Silent()
@@ -89,7 +94,8 @@ def bench_privacy(
     ways = list_protections(rounds)
     rows: dict[str, Json] = {}
     for name, privacy in progress.track(ways.items(), "protections", len(ways)):
-        rows[name] = measure(labs, privacy, rounds, SMALL if scale == "smoke" else NetworkConfig())
+        network = SMALL if scale == "smoke" else NetworkConfig()
+        rows[name] = measure(labs, privacy, rounds, images, network)
     return figures | {"rows": rows, "styles": bench_styles(2 if scale == "smoke" else 10, SEED, progress)}
 
 
@@ -114,7 +120,9 @@ def list_protections(rounds: int) -> dict[str, PrivacyConfig]:
     }
 
 
-def measure(labs: list[LabData], privacy: PrivacyConfig, rounds: int, network: NetworkConfig) -> dict[str, Json]:
+def measure(
+    labs: list[LabData], privacy: PrivacyConfig, rounds: int, images: int, network: NetworkConfig
+) -> dict[str, Json]:
     """Return the figures of one protection."""
     smallest = min(min(each.image.shape[:2]) for lab in labs for each in lab.labeled)
     training = TrainingConfig(crop=min(TrainingConfig().crop, smallest))
@@ -132,7 +140,7 @@ def measure(labs: list[LabData], privacy: PrivacyConfig, rounds: int, network: N
         state = run_federation(server, config, out / "run")
     attacked = sorted({int(number) for number in np.linspace(1, rounds, ATTACKED)})
     seen = server.list_seen(state.weights, attacked)
-    candidates = draw_candidates({lab.name: (lab.labeled, lab.test) for lab in labs}, SEED)
+    candidates = draw_candidates({lab.name: (lab.labeled[:images], lab.test) for lab in labs}, SEED)
     shares = {lab.name: float(np.mean([(each.truth == 1).mean() for each in lab.labeled])) for lab in labs}
     spent = Spent(rounds=rounds, precision=rounds / privacy.noise**2) if privacy.noise else Spent()
     lengths = [float(np.linalg.norm(row)) for known in server.updates.values() for row in known.values()]

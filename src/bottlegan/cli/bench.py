@@ -195,6 +195,7 @@ def privacy(
     data: DataOption = None,
     json_file: JsonOption = None,
     rounds: Annotated[int, typer.Option(help="Rounds of each run.", min=2)] = 25,
+    images: Annotated[int, typer.Option(help="Training images of each lab that are looked for.", min=1)] = 12,
     scale: Annotated[
         Literal["smoke", "cpu"], typer.Option(help="Labs: few of procedural tissue, or those of Table 1.")
     ] = "cpu",
@@ -205,7 +206,7 @@ def privacy(
     """
     from bottlegan.bench.privacy import bench_privacy
 
-    figures: dict[str, Any] = bench_privacy(scale, data, rounds, TerminalProgress())
+    figures: dict[str, Any] = bench_privacy(scale, data, rounds, images, TerminalProgress())
     _write(figures, json_file)
     columns = ("update alignment", "loss drop", "final loss", "property, r", "lab told", "IOU", "epsilon")
     table = Table("protection", *columns)
