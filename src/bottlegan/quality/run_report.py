@@ -91,15 +91,18 @@ def list_damage(run: RunState) -> Table:
 def list_rounds(run: RunState) -> Table:
     """Return what there is to say of each round that was scored, and of the last one."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
+    private = any(record.epsilon is not None for record in run.history.rounds)
     columns = ("round", "trained", "left out", "loss", *map(_head, run.metrics), "median lab")
+    columns = (*columns, "epsilon") if private else columns
     rows = [
         (
             f"{record.number}",
             f"{len(record.trained)}",
             f"{len(record.left_out) + len(record.unscored)}",
-            f"{record.mean_loss:.3f}",
+            _format(record.mean_loss),
             *(_format(record.scores.get(name)) for name in run.metrics),
             _format(_find_typical(record)),
+            *((_format(record.epsilon),) if private else ()),
         )
         for record in shown
     ]
@@ -203,7 +206,9 @@ def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
 
 def _loss_curves(run: RunState) -> dict[str, Curve]:
     rounds = run.history.rounds
-    curves: dict[str, Curve] = {ALL: [(record.number, record.mean_loss) for record in rounds]}
+    curves: dict[str, Curve] = {
+        ALL: [(record.number, loss) for record in rounds if (loss := record.mean_loss) is not None]
+    }
     for name in _list_drawn(rounds):
         curves[name] = [(record.number, record.loss[name]) for record in rounds if name in record.loss]
     return curves

@@ -122,7 +122,7 @@ def test_paths_are_relative_to_the_labs_own_document(labs: dict[str, Path], monk
 
 def test_an_unknown_key_or_a_missing_file_is_refused(labs: dict[str, Path]) -> None:
     path = labs["lab-01"]
-    path.write_text(path.read_text() + "\nmasks = 'here'\n")
+    path.write_text("masks = 'here'\n" + path.read_text())
     with pytest.raises(ConfigError, match="unknown key `masks`"):
         open_client(path)
     with pytest.raises(MissingError, match="no such file"):

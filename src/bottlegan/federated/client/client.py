@@ -7,7 +7,7 @@ process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
 import json
 import logging
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
 from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.own_layers import OwnLayers
+from bottlegan.federated.client.private import Private
 from bottlegan.federated.client.staining import Stain, Staining, keep, read_styles, stain_with
 from bottlegan.federated.client.training import Lab, score_lab, train_message
 from bottlegan.federated.protocol.exchange import (
@@ -32,6 +33,7 @@ from bottlegan.federated.protocol.exchange import (
     UNLABELED,
     VERDICT,
     VERDICTS,
+    Kind,
     RefusalError,
     Reply,
     Request,
@@ -46,6 +48,8 @@ from bottlegan.federated.protocol.handshake import (
     to_tensor,
 )
 from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, load_network
+from bottlegan.federated.protocol.privacy import LABS, PRIVACY, PrivacyConfig, to_row
+from bottlegan.federated.protocol.secure import NAMES, PARTNERS, TRAINED, read_names
 from bottlegan.models.document import PRIOR
 from bottlegan.models.networks import check_allowed, list_normalization, name_factory
 from bottlegan.models.weights import ModelWeights, read_weights
@@ -80,6 +84,7 @@ class Client:
         with keeping_private():
             make_folder(state)
         self.layers = OwnLayers(state / "own_layers.safetensors")
+        self.private = Private(state, holdings.demands)
         self._opened: tuple[object, Lab] | None = None
 
     def answer(self, request: Request) -> Reply:
@@ -109,17 +114,17 @@ class Client:
         raise failure
 
     def _answer(self, request: Request) -> Reply:
-        match request.kind:
-            case "join":
-                return self.join(request)
-            case "contribute":
-                return self.contribute(request)
-            case "styles":
-                return self.take_styles(request)
-            case "train":
-                return self.train(request)
-            case "evaluate":
-                return self.evaluate(request)
+        answers: dict[Kind, Callable[[Request], Reply]] = {
+            "join": self.join,
+            "contribute": self.contribute,
+            "styles": self.take_styles,
+            "keys": self.make_keys,
+            "shares": self.share_secrets,
+            "train": self.train,
+            "unmask": self.unmask,
+            "evaluate": self.evaluate,
+        }
+        return answers[request.kind](request)
 
     def join(self, request: Request) -> Reply:
         """Begin anew under the name that the server gives; see that all images can be read and trained on.
@@ -127,6 +132,7 @@ class Client:
         First of all, see that server and lab have in common what they must.
         """
         config = _read(request, Phase2Config)
+        self.private.check(_read_privacy(request))
         self.take_prior(request)
         self.check_allowed(config)
         with _refusing("the network's factory cannot build it there; its own log says why"):
@@ -173,7 +179,7 @@ class Client:
     def contribute(self, request: Request) -> Reply:
         """Return what the server needs to know of the lab's style."""
         from bottlegan.federated.client.style import contribute  # noqa: PLC0415 - asked for once, and slow to import
-        from bottlegan.federated.protocol.phase1 import Phase1Config  # noqa: PLC0415
+        from bottlegan.federated.protocol.phase1 import CODE, Phase1Config  # noqa: PLC0415
 
         config = _read(request, Phase1Config)
         with EventLog(self._log) as log:
@@ -186,7 +192,10 @@ class Client:
                 kept=self._phase1,
                 progress=log,
             )
-        return Reply(found.arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
+        arrays = found.arrays
+        if config.code_noise:
+            arrays = {CODE: self.private.blur(arrays[CODE], config.code_noise)}
+        return Reply(arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
 
     def take_styles(self, request: Request) -> Reply:
         """Keep the global BottleGAN, if it is a whole one that knows the lab's style."""
@@ -197,17 +206,36 @@ class Client:
         shutil.rmtree(self._phase1, ignore_errors=True)
         return Reply()
 
+    def make_keys(self, request: Request) -> Reply:
+        """Return what a round of secure aggregation needs to know of the lab's new secrets."""
+        self.private.check(_read_privacy(request))
+        return self.private.begin()
+
+    def share_secrets(self, request: Request) -> Reply:
+        """Return what the other labs need to make up for this one."""
+        return self.private.share(request, self.name, read_names(_get(request, NAMES, str)))
+
+    def unmask(self, request: Request) -> Reply:
+        """Return this lab's shares of the masks that are still in the sum."""
+        return self.private.reveal(request, self.name, read_names(_get(request, TRAINED, str)))
+
     def train(self, request: Request) -> Reply:
-        """Return the weights after the lab's steps of a round."""
-        config, number = _read(request, Phase2Config), _get(request, "round", int)
+        """Return the weights after the lab's steps of a round or, in a private one, what may be known of them."""
+        config, number, privacy = _read(request, Phase2Config), _get(request, "round", int), _read_privacy(request)
+        self.private.check(privacy)
         own = self.layers.before(number) if config.local_normalization else {}
         trained = train_message(
             self.open_lab(config), {**request.arrays, **own}, config, number, _get(request, "seed", int)
         )
+        kept: frozenset[str] = frozenset()
         if config.local_normalization:
             kept = list_normalization(load_network(request.arrays, config).network)
             self.layers.save(number, own, {name: trained.weights[name] for name in kept})
-        return Reply(trained.weights, {LOSS: trained.loss})
+        if not privacy.active:
+            return Reply(trained.weights, {LOSS: trained.loss})
+        row = to_row(trained.weights, request.arrays, kept)
+        partners = read_names(_get(request, PARTNERS, str)) if privacy.secure else []
+        return self.private.release(row, privacy, _get(request, LABS, int), self.name, partners)
 
     def evaluate(self, request: Request) -> Reply:
         """Return the sums that the scores on the lab's test images are computed from."""
@@ -308,10 +336,15 @@ def _get(request: Request, name: str, kind: type[Setting]) -> Setting:
     return value
 
 
-def _read(request: Request, cls: type[Document]) -> Document:
+def _read(request: Request, cls: type[Document], name: str = "config") -> Document:
     """Return the configuration in a request."""
     try:
-        values = json.loads(_get(request, "config", str))
+        values = json.loads(_get(request, name, str))
     except ValueError as error:
-        raise InputError(f"the configuration of a {request.kind} request is not JSON ({error})") from None
-    return parse(cls, values, f"the configuration of a {request.kind} request")
+        raise InputError(f"the {name} of a {request.kind} request is not JSON ({error})") from None
+    return parse(cls, values, f"the {name} of a {request.kind} request")
+
+
+def _read_privacy(request: Request) -> PrivacyConfig:
+    """Return how private a round is; a request that does not say asks for one that is not."""
+    return _read(request, PrivacyConfig, PRIVACY) if PRIVACY in request.settings else PrivacyConfig()

@@ -34,7 +34,7 @@ REASON, CLIENT, REQUEST, PARTITION = "reason", "client", "request", "partition-i
 """What they hold under a name of ours."""
 PARTITION_TYPE = "query.partition"
 NUMPY = "numpy.ndarray"
-DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i8", "|b1"))
+DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i4", "<i8", "|b1"))
 MOST_NAMES, MOST_DIMENSIONS, LONGEST_NAME, LONGEST_TEXT = 10_000, 8, 300, 1_000_000
 
 Record = TypeVar("Record")

@@ -11,7 +11,7 @@ from torch import Tensor
 from bottlegan.core.errors import BottleGANError, FederationError
 from bottlegan.onboarding.verdict import Verdict
 
-Kind = Literal["join", "contribute", "styles", "train", "evaluate"]
+Kind = Literal["join", "contribute", "styles", "keys", "shares", "train", "unmask", "evaluate"]
 Scalar = bool | int | float | str
 
 LABELED, UNLABELED, TEST, VERDICT, LOSS = "labeled", "unlabeled", "test", "verdict", "loss"

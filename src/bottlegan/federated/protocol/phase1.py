@@ -46,6 +46,8 @@ class Phase1Config:
     """How the clients' styles become one model."""
 
     method: Method = "code"
+    code_noise: float = 0.0
+    """Standard deviation of noise that labs add to each number of their code, which are maps of densities."""
     # The map that onboarding finds is in the model before step 0, and the warm start has nothing left to learn.
     train: TrainConfig = TrainConfig(steps=10, warm_steps=10, check_every=10)
     """Method generators: what a client trains."""
@@ -55,7 +57,9 @@ class Phase1Config:
     """Method adversarial: both."""
 
     def __post_init__(self) -> None:
-        """Check that there are generators to upload."""
+        """Check that there are generators to upload, and noise only where it can be added."""
+        if self.code_noise < 0 or (self.code_noise and self.method != "code"):
+            raise ConfigError('phase1.code_noise must be at least 0, and needs phase1.method = "code"')
         if self.train.model.paradigm != "many-one-many":
             raise ConfigError("a client trains a BottleGAN; set `train.model.paradigm` to many-one-many")
 
@@ -79,7 +83,7 @@ def expected_shapes(config: Phase1Config, prior: ModelDocument) -> dict[str, tup
 
 def find_odd_style(arrays: Mapping[str, Tensor], config: Phase1Config, prior: ModelWeights) -> str | None:
     """Return what is outside of the range that training knew, in an upload of the expected names and shapes."""
-    if config.upload == "generators":
+    if config.method != "code":
         largest = {name: float(tensor.abs().max()) for name, tensor in arrays.items() if tensor.numel()}
         odd = [name for name, value in largest.items() if value > MOST_WEIGHT]
         return f"tensor {odd[0]} holds {largest[odd[0]]:.3g}, at most {MOST_WEIGHT:g} is allowed" if odd else None

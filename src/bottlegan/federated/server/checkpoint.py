@@ -31,6 +31,7 @@ def save_rounds(path: Path, config: FederationConfig, state: "State") -> None:
     tensors = {f"weights.{name}": tensor.contiguous() for name, tensor in state.weights.items()}
     tensors |= {f"server.{name}": tensor.contiguous() for name, tensor in state.aggregator.state(names).items()}
     values = {"config": _to_json(config), "finished": state.finished, "history": to_values(state.history)}
+    values["noise_key"] = state.noise_key
     write_generation(path, save(tensors, {KEY: json.dumps({CHECKSUM: BLANK, **values})}))
 
 
@@ -45,7 +46,7 @@ def load_rounds(path: Path, config: FederationConfig, state: "State") -> str | N
     if kept is None:
         return None
     values, saved = json.loads(read_metadata(kept.content).get(KEY, "null")), load(kept.content)
-    if not isinstance(values, dict) or set(values) != {CHECKSUM, "config", "finished", "history"}:
+    if not isinstance(values, dict) or set(values) != {CHECKSUM, "config", "finished", "history", "noise_key"}:
         raise InputError(f"{path}: is not a checkpoint of a federation; {remedy}")
     if values["config"] != _to_json(config):
         raise InputError(f"{path}: belongs to a run of another configuration or seed; {remedy}")
@@ -60,6 +61,7 @@ def load_rounds(path: Path, config: FederationConfig, state: "State") -> str | N
     names = list(state.weights)
     state.weights = {name: weights[name] for name in names}
     state.aggregator.restore(server, names)
+    state.noise_key = str(values["noise_key"])
     state.finished, state.history = int(values["finished"]), parse(History, values["history"], str(path))
     return kept.damage
 

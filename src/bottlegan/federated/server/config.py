@@ -11,6 +11,7 @@ from bottlegan.core.errors import ConfigError
 from bottlegan.federated.protocol.exchange import Scalar
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.federated.protocol.privacy import LEAST_LABS, PrivacyConfig
 
 UNSET = ""
 """In a Flower app's configuration, what has its default."""
@@ -84,6 +85,7 @@ class FederationConfig:
     phase2: Phase2Config = Phase2Config()
     strategy: StrategyConfig = StrategyConfig()
     rounds: RoundsConfig = RoundsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     def __post_init__(self) -> None:
         """Check what the parts ask of each other."""
@@ -91,6 +93,13 @@ class FederationConfig:
             raise ConfigError("upload_deadline must be above 0")
         if self.strategy.name == "fedprox" and self.phase2.proximal == 0:
             raise ConfigError("strategy fedprox needs phase2.proximal above 0; without it, it is fedavg")
+        if self.privacy.active and self.strategy.robust != "none":
+            raise ConfigError(
+                f"strategy.robust = {self.strategy.robust} looks at single updates, which privacy hides from it or noise blurs; "
+                "set strategy.robust = none, or privacy.secure = false and privacy.noise = 0"
+            )
+        if self.privacy.secure and self.rounds.clients and self.rounds.clients < LEAST_LABS:
+            raise ConfigError(f"privacy.secure needs {LEAST_LABS} labs in a round; raise rounds.clients")
 
 
 def check_usable_styles(config: FederationConfig) -> None:
@@ -108,6 +117,8 @@ def check_usable_styles(config: FederationConfig) -> None:
 
 def check_enough_labs(config: FederationConfig, labs: int) -> None:
     """Refuse a federation that needs more labs in a round than there are: it would wait for them in vain."""
+    if config.privacy.secure and labs < LEAST_LABS:
+        raise ConfigError(f"privacy.secure needs {LEAST_LABS} labs, but there are {labs}; add labs, or set it to false")
     if config.rounds.least > labs:
         raise ConfigError(
             f"rounds: {config.rounds.least} clients must reply in each round, but there are {labs}; "

@@ -40,6 +40,7 @@ from bottlegan.federated.protocol.handshake import (
     to_text,
 )
 from bottlegan.federated.protocol.phase1 import expected_shapes, find_odd_style
+from bottlegan.federated.protocol.privacy import PRIVACY
 from bottlegan.federated.protocol.validation import find_bad_count, find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
@@ -97,6 +98,7 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
     own = introduce(config.phase2, prior)
     sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
     said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
+    said[PRIVACY] = json.dumps(to_values(config.privacy), sort_keys=True)
     asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
     classes, tested = ([f"{kind}{k}" for k in range(config.phase2.task.count)] for kind in (CLASS, TEST_CLASS))
     joined = {}

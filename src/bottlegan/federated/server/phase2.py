@@ -11,11 +11,13 @@ from bottlegan.core.errors import FederationError
 from bottlegan.core.files import write_text
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.core.state import write_document
+from bottlegan.federated.protocol.accounting import Spent, find_epsilon
 from bottlegan.federated.protocol.exchange import Exchange
+from bottlegan.federated.protocol.privacy import PrivacyConfig
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import CHECKPOINT, DAMAGED, HISTORY, NETWORK, SCORES
-from bottlegan.federated.server.history import RoundRecord
+from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.outcome import describe_network, format_scores
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.roster import Roster
@@ -57,6 +59,7 @@ def run_phase2(
         examples = roster.count_examples(config.phase2, number)
         check_enough(roster, examples, present, config)
         record = run_round(exchange, examples, config, state, number, members=roster.members)
+        record = account(config.privacy, state.history, record)
         state.finished, state.history = number, replace(state.history, rounds=(*state.history.rounds, record))
         save_rounds(folder / CHECKPOINT, config, state)
         write_document(folder / HISTORY, state.history)
@@ -66,9 +69,20 @@ def run_phase2(
     return state
 
 
+def account(privacy: PrivacyConfig, before: History, record: RoundRecord) -> RoundRecord:
+    """Return the record of a round with what was spent of the labs' privacy, if there is noise that it is spent by."""
+    if not privacy.noise:
+        return record
+    asked = History(rounds=(*before.rounds, record)).count_most_asked()
+    spent = Spent(rounds=asked, precision=asked / privacy.noise**2)
+    return replace(record, epsilon=find_epsilon(spent, privacy.delta))
+
+
 def tell(record: RoundRecord) -> dict[str, Json]:
     """Return what is told of a round."""
     told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
+    if record.epsilon is not None:
+        told["epsilon"] = record.epsilon
     said = {"left_out": record.left_out, "unscored": record.unscored, "suspects": record.suspects}
     told |= {key: dict(reasons) for key, reasons in said.items()}
     return told | {

@@ -1,14 +1,15 @@
 """One round on the server: asks some clients, leaves out by name what cannot be right, and aggregates the rest."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bottlegan.core.config import to_values
-from bottlegan.core.errors import FederationError
+from bottlegan.core.errors import ConfigError, FederationError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
@@ -24,12 +25,14 @@ from bottlegan.federated.protocol.validation import (
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Members
+from bottlegan.federated.server.private import run_private
 from bottlegan.federated.server.suspicion import measure, name_suspects
 from bottlegan.metrics.tally import Layout, compute_scores, compute_temperature, count_all
 from bottlegan.models.network_file import read_start
 from bottlegan.models.networks import exchanged, list_statistics
 from bottlegan.training.task import lay_out
 
+ALL = "all labs"
 Examples = Mapping[str, int]
 """How many images each client trains on; 0 for those that only score. Others are not asked for anything."""
 
@@ -42,6 +45,8 @@ class State:
     weights: Weights
     aggregator: Aggregator
     history: History
+    noise_key: str = ""
+    """What the server's own noise depends on: a round that is done again with the same sum has the same noise."""
 
 
 def begin(config: FederationConfig) -> State:
@@ -50,7 +55,14 @@ def begin(config: FederationConfig) -> State:
     weights = exchanged(network)
     if config.start is not None:
         weights, _ = read_start(config.start, weights)
-    return State(0, weights, Aggregator(config.strategy, list_statistics(network)), History())
+    statistics = list_statistics(network)
+    if config.privacy.noise and statistics:
+        raise ConfigError(
+            "privacy.noise would drive the variances of batch norm below zero; use a network with group norm instead"
+        )
+    own_noise = config.privacy.noise > 0 and config.privacy.noise_at == "server"
+    key = secrets.token_hex(32) if own_noise else ""
+    return State(0, weights, Aggregator(config.strategy, statistics), History(), key)
 
 
 def run_round(
@@ -59,6 +71,14 @@ def run_round(
     """Train one round, change the weights of `state`, and return what happened."""
     chosen = draw_clients(exchange.clients(), examples, config, number)
     request = write_request("train", config, state.weights, number)
+    if config.privacy.active:
+        average, summed, left_out = run_private(
+            exchange, chosen, request, config, number=number, noise_key=state.noise_key
+        )
+        # A server optimizer sees one reply: what all have in common.
+        state.weights = state.aggregator.aggregate(number, state.weights, {ALL: average}, {ALL: 1})
+        record = RoundRecord(number=number, trained=tuple(summed), left_out=left_out)
+        return finish(exchange, examples, config, state, record, members=members)
     replies = exchange.ask(dict.fromkeys(chosen, request), config.rounds.deadline)
     good, left_out = sift(replies, state.weights)
     if len(good) < config.rounds.least:
@@ -80,23 +100,40 @@ def run_round(
     counts = {name: 1 if config.strategy.uniform else examples[name] for name in counted}
     shares = limit_shares(counts, config.rounds.weight_bound)
     state.weights = state.aggregator.aggregate(number, state.weights, {name: clipped[name] for name in counted}, shares)
+    record = RoundRecord(
+        number=number,
+        trained=tuple(counted),
+        left_out=left_out,
+        loss={name: good[name].numbers[LOSS] for name in counted},
+        standing=standing,
+        suspects=suspects,
+    )
+    return finish(exchange, examples, config, state, record, members=members)
+
+
+def finish(
+    exchange: Exchange,
+    examples: Examples,
+    config: FederationConfig,
+    state: State,
+    record: RoundRecord,
+    *,
+    members: Members,
+) -> RoundRecord:
+    """Return the record of a round with its scores, where it is one that is scored."""
+    number = record.number
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
     if number % config.rounds.evaluate_every == 0 or number == config.phase2.rounds:
         tallies, unscored = score_clients(exchange, examples, config, state.weights, number, members=members)
     layout, names = lay_out(config.phase2.task), config.phase2.task.classes
     total = add_tallies(tallies, layout, config.rounds.weight_bound)
-    return RoundRecord(
-        number=number,
-        trained=tuple(counted),
-        left_out=left_out,
-        loss={name: good[name].numbers[LOSS] for name in counted},
+    return replace(
+        record,
         scores=compute_scores(total, layout, names) if tallies else {},
         each={name: compute_scores(found, layout, names) for name, found in tallies.items()},
         unscored=unscored,
         temperature=compute_temperature(total, layout) if tallies else None,
-        standing=standing,
-        suspects=suspects,
     )
 
 
