@@ -4,9 +4,11 @@ Neither normalizes its features. Instance norm would make them blind to color, w
 """
 
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from bottlegan.core.config import document
@@ -17,9 +19,9 @@ from bottlegan.stain.density import to_density
 class CriticConfig:
     """The form of both critics."""
 
-    width: int = 32
+    width: Annotated[int, Field(ge=1, le=1024)] = 32
     """Channels of the first layer; each further one has twice as many."""
-    depth: int = 3
+    depth: Annotated[int, Field(ge=1, le=8)] = 3
     """Layers that halve the image."""
 
 

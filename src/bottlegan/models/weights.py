@@ -118,8 +118,6 @@ def write_weights(model: ModelWeights, path: Path) -> None:
         model.document, {name: (KINDS.get(a.dtype, str(a.dtype)), a.shape) for name, a in model.arrays.items()}, path
     )
     check_finite(model.arrays, path)
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, a model is one file; add a file name")
     with replacing(path) as temporary:
         arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
         temporary.write_bytes(save(arrays, {KEY: json.dumps(values, sort_keys=True, allow_nan=False)}))
