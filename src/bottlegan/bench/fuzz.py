@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from bottlegan.bench.fuzz_cases import FAMILIES, Case, copy_sandbox, draw_cases, make_sandbox
 from bottlegan.core.progress import Json, Progress, Silent
@@ -68,7 +69,7 @@ def summarize(endings: Sequence[Ending]) -> dict[str, Json]:
     return {"cases": len(endings), "families": families, "faults": faults}
 
 
-def _run_case(case: Case, sandbox: Path, folder: Path, context: "multiprocessing.context.BaseContext") -> Ending:
+def _run_case(case: Case, sandbox: Path, folder: Path, context: Any) -> Ending:
     copy_sandbox(sandbox, folder)
     if case.damage is not None:
         case.damage(folder)
