@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.core.config import document, load, parse, to_json, to_toml
+from bottlegan.core.config import change, document, load, parse, to_json, to_toml
 from bottlegan.core.errors import ConfigError, MissingError
 
 
@@ -107,3 +107,16 @@ def test_a_document_that_is_nested_too_deeply_is_refused_in_one_line(tmp_path: P
     with pytest.raises(ConfigError, match=r"deep\.(toml|json): is nested far too deeply") as caught:
         load(Outer, tmp_path / name)
     assert len(str(caught.value)) < 300
+
+
+def test_settings_are_changed_one_by_one() -> None:
+    values = {"rate": 1.0, "model": {"width": 3}}
+    changed = change(values, ["rate=0.5", "model.width = 8", "model.kind=pixel", "new.table.list=[1, 2]"])
+    assert changed == {"rate": 0.5, "model": {"width": 8, "kind": "pixel"}, "new": {"table": {"list": [1, 2]}}}
+    assert values == {"rate": 1.0, "model": {"width": 3}}
+
+
+@pytest.mark.parametrize("text", ["rate", "=1", ".a=1", "a..b=1", "rate.x=1"])
+def test_what_is_no_change_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        change({"rate": 1.0}, [text])

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bottlegan.cli.options import ModelOption
+from bottlegan.cli.fuzz import fuzz
+from bottlegan.cli.options import JsonOption, ModelOption
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import write_text
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from bottlegan.core.progress import Json
 
 bench = typer.Typer(help="Measure ours and the peers in one run.", no_args_is_help=True)
+bench.command()(fuzz)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder of PESO patches.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")]
 Columns = dict[str, tuple[str, str | None, str]]
 """Of a table, by heading: a figure's name, the part of it that is shown, if it has parts, and its format."""
 
@@ -48,9 +49,7 @@ def train(
 def onboard(
     data: DataOption = None,
     json_file: JsonOption = None,
-    labs: Annotated[
-        int | None, typer.Option(help="Take so many PESO styles at even distances.", show_default="all")
-    ] = None,
+    labs: Annotated[int | None, typer.Option(help="Use N evenly spaced PESO styles.", show_default="all")] = None,
     pairs: Annotated[
         int, typer.Option(help="Pairs of physical labs; verdicts are checked on twice as many labs.", min=1)
     ] = 200,

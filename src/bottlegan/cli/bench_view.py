@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from bottlegan.cli.bench import JsonOption, write_figures
-from bottlegan.cli.options import check_paths
+from bottlegan.cli.bench import write_figures
+from bottlegan.cli.options import JsonOption, check_paths
 from bottlegan.cli.progress import TerminalProgress
 
 

@@ -13,7 +13,9 @@ Result = Literal["table1", "table2", "table3", "phase1", "figure2", "figure3"]
 
 def reproduce(
     result: Annotated[Result, typer.Argument(help="What to make.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the results; a run there is gone on with.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results; an unfinished run there is resumed.", show_default=False)
+    ],
     data: Annotated[
         Path | None,
         typer.Option(
@@ -46,17 +48,21 @@ def reproduce(
         bool, typer.Option("--sweep", help="Compare settings of table1's baselines instead, on labs drawn for that.")
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs of table1, table3 and figure3 side by side.", show_default="one a core")
+        int | None,
+        typer.Option(help="Runs of table1, table3 and figure3 side by side.", show_default="one a core", min=1),
     ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.
 
-    A run that was interrupted goes on where it was when the same command is given again.
+    Give the same command again to resume an interrupted run.
 
     Example: bottlegan reproduce table2 --out results
     """
     from bottlegan.core.files import make_folder
+    from bottlegan.reproduce.paired import find_peso
 
+    if scale != "smoke":
+        find_peso(data)  # said at once if it is not there
     make_folder(out)
     with EventLog(out / f"{result}.jsonl") as log:
         progress = TerminalProgress(log)
@@ -90,4 +96,6 @@ def reproduce(
                 from bottlegan.reproduce.figure2 import run_figure2
 
                 written = run_figure2(scale, out, data, seed, progress)
+    if written.suffix == ".md":
+        typer.echo(written.read_text(encoding="utf-8"))
     typer.echo(f"Wrote {written}.")

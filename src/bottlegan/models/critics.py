@@ -5,9 +5,11 @@ here. The published ones do.
 """
 
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from bottlegan.core.config import document
@@ -18,9 +20,9 @@ from bottlegan.stain.density import to_density
 class CriticConfig:
     """The form of both critics."""
 
-    width: int = 32
+    width: Annotated[int, Field(ge=1, le=1024)] = 32
     """Channels of the first layer; each further one has twice as many."""
-    depth: int = 3
+    depth: Annotated[int, Field(ge=1, le=8)] = 3
     """Layers that halve the image."""
     published: bool = False
     """As the authors' code has it: instance norm in every layer, and the last one reads features and code directly, of

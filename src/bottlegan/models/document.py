@@ -95,10 +95,6 @@ def check_document(values: Any, path: Path) -> ModelDocument:
         "format": (checked.format, FORMAT, FORMAT),
         "number of styles": (len(checked.styles), 0, MAX_PAIRS if pairs else MAX_STYLES),
         "encoder": (checked.encoder, 0, 1024 if config.paradigm == "many-one-many" else 0),
-        "model.code_size": (config.code_size, 1, 4096),
-        "model.generator.width": (config.generator.width, 1, 4096),
-        "model.generator.depth": (config.generator.depth, 0, 16),
-        "model.generator.mapping": (config.generator.mapping, 0, 4096),
     }
     for key, (value, low, high) in bounds.items():
         if not low <= value <= high:

@@ -131,8 +131,6 @@ def write_weights(model: ModelWeights, path: Path) -> None:
         model.document, {name: (KINDS.get(a.dtype, str(a.dtype)), a.shape) for name, a in model.arrays.items()}, path
     )
     check_finite(model.arrays, path)
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, a model is one file; add a file name")
     with replacing(path, durable=True) as temporary:
         arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
         text = json.dumps({CHECKSUM: BLANK, **values}, sort_keys=True, allow_nan=False)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart
 from bottlegan.core.progress import Json, Progress
 from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.choice import MakeMap
@@ -152,8 +152,7 @@ def predict_region(view: View, local: LocalPredictor, region: Region) -> tuple[N
 def open_view(predictor: Predictor, source: Path, target: Path, level: int | None) -> Iterator[View]:
     """Open a slide at a network's resolution, once it is known that its maps can be written."""
     check_target(target, "tiff")
-    if source.resolve() == target.resolve():
-        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    check_apart([target], [source])
     with open_slide(source) as slide:
         yield look_at(slide, predictor.task.micrometers, level)
 

@@ -15,7 +15,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from bottlegan.core.config import document
+from bottlegan.core.config import Amount, Count, NotNegative, Positive, document
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import torch_stream
 from bottlegan.imaging.files import Pixels
@@ -50,34 +50,34 @@ class TrainConfig:
 
     model: ModelConfig = ModelConfig()
     critic: CriticConfig = CriticConfig()
-    steps: int = 800
-    warm_steps: int = 800
+    steps: Count = 800
+    warm_steps: Amount = 800
     """The first steps, which learn the maps that onboarding finds; 0 for a cold start."""
     begin_at_maps: bool = True
     """Whether these maps are in the generators before the first step, where their form can hold them."""
-    rate: float = 3e-3
+    rate: Positive = 3e-3
     """Learning rate of generators and codes."""
     falling: bool = True
     """Whether the rate falls to 0 along a cosine, or stays what it is."""
-    critic_rate: float = 2e-4
-    batch: int = 48
+    critic_rate: Positive = 2e-4
+    batch: Count = 48
     """Images a step."""
-    pixels: int = 1024
+    pixels: Count = 1024
     """Pixels of each, where no critic needs the image."""
-    crop: int = 64
+    crop: Count = 64
     """Side of the crops that the critics see."""
-    crops: int = 8
+    crops: Count = 8
     """Crops a step."""
-    code_noise: float = 0.01
+    code_noise: NotNegative = 0.01
     adversarial: Adversarial = "lsgan"
-    adversarial_weight: float = 0.0
-    cycle_weight: float = 1.0
-    identity_weight: float = 0.0
-    penalty_weight: float = 10.0
+    adversarial_weight: NotNegative = 0.0
+    cycle_weight: NotNegative = 1.0
+    identity_weight: NotNegative = 0.0
+    penalty_weight: NotNegative = 10.0
     """Of the critics' gradient penalty, which only the Wasserstein form has."""
-    check_every: int = 100
+    check_every: Count = 100
     """Steps between two looks at the held-out criterion."""
-    patience: int = 6
+    patience: Count = 6
     """Looks without improvement after which training stops."""
     select: Literal["best", "last"] = "best"
     """Which model to return: the best by the held-out criterion, or the one of the last step."""

@@ -95,7 +95,7 @@ class FederationConfig:
             raise ConfigError("strategy fedprox needs phase2.proximal above 0; without it, it is fedavg")
         if self.privacy.active and self.strategy.robust != "none":
             raise ConfigError(
-                f"strategy.robust = {self.strategy.robust} looks at single updates, which privacy hides from it or noise blurs; "
+                f"strategy.robust = {self.strategy.robust} looks at single updates, which privacy hides or blurs; "
                 "set strategy.robust = none, or privacy.secure = false and privacy.noise = 0"
             )
         if self.privacy.secure and self.rounds.clients and self.rounds.clients < LEAST_LABS:
