@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check docs app lock clean
+.PHONY: demo test check docs pictures app lock clean
 
 demo: $(INSTALLED)
 	$(BIN)/bottlegan demo --out demo
@@ -22,6 +22,10 @@ check: $(INSTALLED)
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo 'Open site/index.html.'
+
+# Screenshots and the real slide, anew: make pictures SLIDE=CMU-1-Small-Region.svs [RUN=folder of a federation's run]
+pictures: $(INSTALLED)
+	$(BIN)/python docs/pages/pictures.py $(SLIDE) $(if $(RUN),--run $(RUN))
 
 # torch comes first and alone: a range in another package would otherwise pull in a newer build with all of CUDA.
 $(INSTALLED): requirements.lock pyproject.toml

@@ -26,13 +26,13 @@ size = 128
 window_size = 128
 reference_patches = 1
 [phase2]
-rounds = 4
+rounds = 6
 [phase2.task]
 micrometers = 1.0
 [phase2.network]
 arguments = { width = 8, depth = 2 }
 [phase2.training]
-steps = 10
+steps = 20
 crop = 64
 learning_rate = 0.01
 """
@@ -51,7 +51,7 @@ if __name__ == "__main__":
     if not network.exists():
         run("simulate", config, "--out", work / "run", "--engine", "local")
     if not slide.exists():
-        write_slide(slide, 768, seed=7, style=draw_lab(7))
+        write_slide(slide, 1536, seed=7, style=draw_lab(7))
 
     run("predict", network, slide, work / "epithelium.tiff")
     outlines = json.loads((work / "epithelium.geojson").read_text(encoding="utf-8"))["features"]

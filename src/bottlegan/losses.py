@@ -9,19 +9,22 @@ from torch import Tensor
 
 from bottlegan.core.task import IGNORED
 
-Adversarial = Literal["wasserstein", "lsgan", "hinge"]
+Adversarial = Literal["wasserstein", "lsgan", "hinge", "linear"]
 Classes = Literal["cross-entropy", "focal", "dice-ce"]
 
 
 def critic_loss(form: Adversarial, real: Tensor, fake: Tensor) -> Tensor:
     """Return what a critic minimizes, given its scores of real and of generated images.
 
-    wasserstein (the paper's): mean D(fake) - mean D(real); lsgan: mean (D(real) - 1)^2 + mean D(fake)^2;
-    hinge: mean max(0, 1 - D(real)) + mean max(0, 1 + D(fake)).
+    wasserstein: mean D(fake) - mean D(real), with a penalty on gradients; linear (the paper's): the same of
+    sigmoid(D), which needs none; lsgan: mean (D(real) - 1)^2 + mean D(fake)^2; hinge: mean max(0, 1 - D(real)) +
+    mean max(0, 1 + D(fake)).
     """
     match form:
         case "wasserstein":
             return fake.mean() - real.mean()
+        case "linear":
+            return fake.sigmoid().mean() - real.sigmoid().mean()
         case "lsgan":
             return (real - 1).square().mean() + fake.square().mean()
         case "hinge":
@@ -31,9 +34,15 @@ def critic_loss(form: Adversarial, real: Tensor, fake: Tensor) -> Tensor:
 def deception_loss(form: Adversarial, fake: Tensor) -> Tensor:
     """Return what a generator minimizes, given a critic's scores of its images.
 
-    wasserstein and hinge: -mean D(fake); lsgan: mean (D(fake) - 1)^2.
+    wasserstein and hinge: -mean D(fake); linear: -mean sigmoid(D(fake)); lsgan: mean (D(fake) - 1)^2.
     """
-    return (fake - 1).square().mean() if form == "lsgan" else -fake.mean()
+    match form:
+        case "lsgan":
+            return (fake - 1).square().mean()
+        case "linear":
+            return -fake.sigmoid().mean()
+        case _:
+            return -fake.mean()
 
 
 def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Tensor, mix: Tensor) -> Tensor:

@@ -1,10 +1,14 @@
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
+import typer
 
 from bottlegan import __version__
 from bottlegan.cli import main as cli
@@ -55,7 +59,7 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["evaluate", "nowhere", "nowhere"], "nowhere: there is no such folder"),
+        (["evaluate", "nowhere", "nowhere"], "nowhere: there is no such file or folder"),
         (["evaluate", ".", "."], "holds no image"),
         (["demo", "--config", "gone.toml"], "gone.toml: there is no such file"),
         (["demo", "--config", "wrong.toml"], "unknown key `extra`"),
@@ -79,6 +83,73 @@ def test_each_wrong_argument_is_named(
 @pytest.mark.parametrize("words", [["no-such-command"], ["evaluate"], ["demo", "--no-such-option"]])
 def test_bad_usage_is_status_2(words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     assert run(monkeypatch, *words) == 2
+
+
+def test_bad_usage_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(monkeypatch, "normalize", "a", "b", "--level", "x") == 2
+    assert capsys.readouterr().err == (
+        "bottlegan: Invalid value for '--level': 'x' is not a valid integer range; see bottlegan normalize --help\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("error", "message"), [(MemoryError(), "not enough memory"), (PermissionError(13, "Denied", "f"), "f: ")]
+)
+def test_what_the_machine_lacks_is_one_line(
+    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    assert run(monkeypatch, "info") == 2
+    assert capsys.readouterr().err.startswith(
+        f"bottlegan: {message}" if message == "f: " else "bottlegan: there is not"
+    )
+
+
+def test_every_argument_and_option_says_what_it_is() -> None:
+    def walk(command: click.Command, path: str) -> Iterator[tuple[str, click.Parameter]]:
+        for name, child in getattr(command, "commands", {}).items():
+            if not child.hidden:
+                yield from walk(child, f"{path} {name}")
+        for parameter in command.params:
+            yield f"{path} {parameter.name}", parameter
+
+    missing = [
+        where for where, each in walk(typer.main.get_command(cli.app), "bottlegan") if not getattr(each, "help", "")
+    ]
+    assert not missing
+
+
+def test_a_terminated_command_removes_what_it_has_begun(tmp_path: Path) -> None:
+    code = (
+        "import os, signal, sys, bottlegan.quality.evaluate as e, bottlegan.cli.main as m\n"
+        "from pathlib import Path\n"
+        "from bottlegan.core.files import replacing\n"
+        "def work(*_):\n"
+        "    with replacing(Path('out.txt')) as temporary:\n"
+        "        temporary.write_text('half')\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "e.evaluate_folders = work\n"
+        "sys.argv = ['bottlegan', 'evaluate', '.', '.']\n"
+        "m.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 143
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_terminal_without_our_characters_shows_others(tmp_path: Path) -> None:
+    output, truth = two_folders(tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-m", "bottlegan.cli.main", "evaluate", output, truth],
+        capture_output=True,
+        check=False,
+        env={**os.environ, "PYTHONIOENCODING": "latin-1"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert b"color difference, ?E" in done.stdout
 
 
 def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_a_lab_is_read_back_as_it_was_drawn(tmp_path: Path) -> None:
     result = run("synth", "lab", folder, "--patches", 3, "--size", 96, "--masks", "--seed", 2)
     assert result.exit_code == 0, result.output
     assert f"Wrote {folder}, 3 patch(es) with masks in the style of lab-2" in result.output
-    assert f"bottlegan onboard {folder} --name lab-2 --out model.safetensors" in result.output
+    assert f"bottlegan normalize {folder} normalized" in result.output
     patches = list_patches(folder)
     assert [patch.name for patch in patches] == ["patch-000", "patch-001", "patch-002"]
     for index, patch in enumerate(patches):
@@ -93,7 +93,9 @@ def _plain_folder(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize(("patches", "size", "said"), [(0, 64, "ask for 1 or more"), (1, 63, "ask for 64 or more")])
+@pytest.mark.parametrize(
+    ("patches", "size", "said"), [(0, 64, "ask for 1 to"), (1, 63, "ask for 64 to"), (1, 10**6, "ask for 64 to")]
+)
 def test_labs_that_cannot_be_drawn(patches: int, size: int, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         write_lab(tmp_path / "lab", patches, size, 0, draw_lab(0))

@@ -45,8 +45,22 @@ def test_any_line_that_is_changed_added_or_removed_is_found(
         case "move":
             lines[line], lines[line + 1] = lines[line + 1], lines[line]
     path.write_text("".join(f"{each}\n" for each in lines))
-    with pytest.raises(InputError, match="chain is broken at line"):
+    with pytest.raises(InputError, match="line . was changed" if what == "change" else "chain is broken at line"):
         verify(path)
+
+
+@given(place=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
+def test_any_flipped_bit_is_found(tmp_path_factory: pytest.TempPathFactory, place: float, bit: int) -> None:
+    path = tmp_path_factory.mktemp("log") / "log.jsonl"
+    write(path, "a", "b", "c")
+    content = bytearray(path.read_bytes())
+    content[int(place * len(content))] ^= 1 << bit
+    path.write_bytes(content)
+    try:
+        found = verify(path)
+    except InputError:
+        return
+    assert found.torn, "a crash can tear a line, too; that is said"
 
 
 @pytest.mark.parametrize("how", ["cut off", "written anew"])

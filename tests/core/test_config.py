@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottlegan.core.config import document, load, parse, to_json, to_toml
+from bottlegan.core.config import change, document, load, parse, to_json, to_toml
 from bottlegan.core.errors import ConfigError, MissingError
 
 
@@ -92,3 +92,31 @@ def test_a_broken_file_is_named(tmp_path: Path, name: str, content: bytes, messa
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"gone\.toml"):
         load(Outer, tmp_path / "gone.toml")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("deep.toml", "a = " + "[" * 50_000 + "]" * 50_000),
+        ("deep.toml", "[" + ".".join("a" * 5000) + "]"),
+        ("deep.json", "[" * 100_000 + "]" * 100_000),
+    ],
+)
+def test_a_document_that_is_nested_too_deeply_is_refused_in_one_line(tmp_path: Path, name: str, text: str) -> None:
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigError, match=r"deep\.(toml|json): is nested far too deeply") as caught:
+        load(Outer, tmp_path / name)
+    assert len(str(caught.value)) < 300
+
+
+def test_settings_are_changed_one_by_one() -> None:
+    values = {"rate": 1.0, "model": {"width": 3}}
+    changed = change(values, ["rate=0.5", "model.width = 8", "model.kind=pixel", "new.table.list=[1, 2]"])
+    assert changed == {"rate": 0.5, "model": {"width": 8, "kind": "pixel"}, "new": {"table": {"list": [1, 2]}}}
+    assert values == {"rate": 1.0, "model": {"width": 3}}
+
+
+@pytest.mark.parametrize("text", ["rate", "=1", ".a=1", "a..b=1", "rate.x=1"])
+def test_what_is_no_change_is_named(text: str) -> None:
+    with pytest.raises(ConfigError, match="--set"):
+        change({"rate": 1.0}, [text])

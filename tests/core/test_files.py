@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import make_folder, replacing, replacing_folder, write_text
+from bottlegan.core.files import (
+    check_apart,
+    check_folder,
+    check_readable,
+    make_folder,
+    replacing,
+    replacing_folder,
+    write_text,
+)
 
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
@@ -88,3 +96,47 @@ def umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no pipes in the file system here")
+def test_a_pipe_is_neither_read_nor_written(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a device or a pipe"):
+        check_readable(tmp_path / "pipe")
+    with pytest.raises(InputError, match="a device or a pipe"):
+        write_text(tmp_path / "pipe", "")
+
+
+def test_a_loop_of_links_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(InputError, match="leads back to itself"):
+        write_text(tmp_path / "loop", "")
+    with pytest.raises(MissingError, match="no such file"):
+        check_readable(tmp_path / "loop")
+
+
+def test_a_folder_is_not_overwritten_and_a_name_can_be_too_long(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        write_text(tmp_path, "")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_text(tmp_path / ("x" * 300), "")
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_output_is_never_an_input(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a").write_text("a")
+    (tmp_path / "link").symlink_to(tmp_path / "in" / "a")
+    check_apart([tmp_path / "in" / "new", tmp_path / "out", None], [tmp_path / "in", None])
+    for output in (tmp_path / "in", tmp_path / "in" / "a", tmp_path / "link"):
+        with pytest.raises(InputError, match="input"):
+            check_apart([output], [tmp_path / "in"])
+
+
+def test_a_file_is_no_place_for_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    check_folder(tmp_path)
+    check_folder(tmp_path / "a" / "b")
+    for path in (tmp_path / "file", tmp_path / "file" / "a"):
+        with pytest.raises(InputError, match="cannot be made a folder"):
+            check_folder(path)

@@ -9,6 +9,7 @@ import tifffile
 from PIL import Image
 
 from bottlegan.core.errors import ImageError, InputError, MissingError
+from bottlegan.imaging import files
 from bottlegan.imaging.files import FORMATS, read_image, read_mask, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 
@@ -129,6 +130,10 @@ def bomb(path: Path) -> None:
     path.write_bytes(png(100_000, 100_000, 8, 2, b""))
 
 
+def small_bomb(path: Path) -> None:
+    path.write_bytes(png(10_001, 10_001, 8, 2, b""))  # a size that Pillow itself does not mind
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -145,6 +150,7 @@ def bomb(path: Path) -> None:
         (truncated("WEBP"), "truncated or damaged|is not an image"),
         (truncated("TIFF"), "truncated or damaged|is not an image"),
         (bomb, "too large"),
+        (small_bomb, "too large to be read whole, at most 100 megapixels"),
         (lambda path: path.mkdir(), "is a folder"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
@@ -156,6 +162,19 @@ def test_what_cannot_be_used_is_named_in_one_line(tmp_path: Path, make: Callable
         read_image(path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_strips_change_no_pixel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = RANDOM.integers(0, 256, (23, 9, 4), dtype=np.uint8)
+    Image.fromarray(layer).save(tmp_path / "alpha.png")
+    Image.fromarray(layer[..., 0]).convert("P").convert("RGB").quantize(8).save(
+        tmp_path / "palette.png", transparency=1
+    )
+    for name in ("alpha.png", "palette.png"):
+        whole = read_image(tmp_path / name)
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "STRIP_PIXELS", 20)
+            np.testing.assert_array_equal(read_image(tmp_path / name), whole)
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

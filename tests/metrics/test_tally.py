@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,6 +12,7 @@ from torchmetrics.functional.classification import (
     multiclass_jaccard_index,
 )
 
+from bottlegan.bench.attacks.replies import LIES
 from bottlegan.core.errors import InputError
 from bottlegan.metrics.tally import (
     Layout,
@@ -17,6 +20,7 @@ from bottlegan.metrics.tally import (
     compute_temperature,
     count_all,
     find_bad_tally,
+    find_changed_tally,
     tally,
 )
 
@@ -137,3 +141,29 @@ def test_a_tally_that_cannot_be_is_found_out() -> None:
     bad = good.clone()
     bad[-1] += 7
     assert find_bad_tally(bad, layout) == "the parts of its tally do not fit together"
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_whatever_would_end_a_run_or_distort_scores_is_no_tally(lie: str) -> None:
+    layout = Layout(2, ranked=False)
+    bad = tally(*draw(50, 2), layout)
+    LIES[lie](layout.split(bad))
+    assert find_bad_tally(bad, layout) is not None
+
+
+@given(st.lists(st.floats(allow_nan=True, allow_infinity=True), min_size=1, max_size=9), st.integers(0, 10**6))
+def test_a_tally_that_passes_can_be_scored(values: list[float], seed: int) -> None:
+    layout = Layout(2, ranked=False)
+    total = tally(*draw(20, 2), layout)
+    places = torch.randint(layout.size, (len(values),), generator=torch.Generator().manual_seed(seed))
+    total[places] = torch.tensor(values, dtype=torch.float64)
+    if find_bad_tally(total, layout) is None:
+        assert all(map(math.isfinite, compute_scores(total, layout, NAMES[:2]).values()))
+
+
+def test_a_tally_must_be_of_the_images_that_were_announced() -> None:
+    layout = Layout(2, ranked=False)
+    total = tally(torch.zeros(5, 2), torch.tensor([0, 0, 1, 1, 1]), layout)
+    assert find_changed_tally(total, layout, (2, 3)) is None
+    assert find_changed_tally(total, layout, (3, 2)) is not None
+    assert find_changed_tally(10 * total, layout, (2, 3)) == "its tally counts 20 and 30 of the classes, not 2 and 3"

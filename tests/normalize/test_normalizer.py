@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 import bottlegan
@@ -370,3 +371,27 @@ def test_levels_are_mapped_without_the_network_of_torch(
     monkeypatch.setattr(Normalizer, "on_tensors", lambda _: pytest.fail("the network was asked"))
     for ours, theirs in ((fresh, fitted), (fresh.restain, fitted.restain), (fresh.uncertainty, fitted.uncertainty)):
         assert np.array_equal(ours(images[0]), theirs(images[0]))
+
+
+def test_images_come_back_as_they_were_given(plain_prior: BottleGAN) -> None:
+    levels = np.random.default_rng(0).integers(60, 250, (40, 30, 3), dtype=np.uint8)
+    normalizer = Normalizer.fit(levels, model=plain_prior)
+    mapped = normalizer(levels)
+    picture = normalizer(Image.fromarray(levels))
+    assert isinstance(picture, Image.Image)
+    assert np.array_equal(np.asarray(picture), mapped)
+    for kind in (np.float32, np.float64):
+        floats = normalizer((levels / 255).astype(kind))
+        assert floats.dtype == kind
+        assert np.abs(255 * floats - mapped).max() <= 1
+    with pytest.raises(InputError, match="divide by 255"):
+        Normalizer.fit(levels.astype(np.float32), model=plain_prior)
+    with pytest.raises(InputError, match="grayscale"):
+        normalizer(Image.fromarray(levels[..., 0]))
+
+
+def test_pictures_and_floats_are_fitted_as_levels_are(plain_prior: BottleGAN) -> None:
+    levels = np.random.default_rng(0).integers(60, 250, (40, 30, 3), dtype=np.uint8)
+    codes = [Normalizer.fit(each, model=plain_prior).code for each in (levels, Image.fromarray(levels), levels / 255)]
+    assert np.array_equal(codes[0], codes[1])
+    assert np.array_equal(codes[0], codes[2])

@@ -148,9 +148,16 @@ def test_a_network_around_it_neither_trains_nor_saves_it(model: BottleGAN, conte
     assert RandomRestain(model)(content[:0]).shape == (0, 3, 16, 16)
 
 
+def test_one_image_is_a_batch_of_one(model: BottleGAN, content: Tensor) -> None:
+    normalizer = Normalizer.from_model(model, "a")
+    for transform in (Normalize(normalizer), Restain(normalizer), RandomRestain(normalizer)):
+        assert torch.equal(transform(content[0]), transform(content[:1])[0])
+    assert torch.equal(normalizer.uncertainty(content[0]), normalizer.uncertainty(content[:1])[0])
+
+
 def test_what_is_no_batch_is_refused(model: BottleGAN, content: Tensor) -> None:
-    with pytest.raises(InputError, match=r"\(3, 16, 16\)"):
-        Normalize(Normalizer.from_model(model, "a"))(content[0])
+    with pytest.raises(InputError, match=r"\(16, 16\)"):
+        Normalize(Normalizer.from_model(model, "a"))(content[0, 0])
     for transform in (RandomRestain(model), RandomRestain(model, p=0)):
         with pytest.raises(InputError, match="0, 1"):
             transform(255 * content)

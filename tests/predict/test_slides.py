@@ -222,7 +222,7 @@ def test_nothing_is_left_of_a_slide_that_fails(
 
 
 def test_patches_of_a_slide_become_pixels(networks: dict[str, Path], slide: Path, tmp_path: Path) -> None:
-    predictor = Predictor.load(networks["patches"])
+    predictor = see_as_it_is(networks["patches"])
     done = predict_patches(predictor, slide, tmp_path / "map.tiff", choice=SlideChoice(probabilities=True))
     found = read_page(tmp_path / "map.tiff")
     assert found.shape == (8, 10)
@@ -236,6 +236,13 @@ def test_patches_of_a_slide_become_pixels(networks: dict[str, Path], slide: Path
         assert predictor.task.classes[found[y, x]] == row["class"]
         assert sum(shares) == pytest.approx(1, abs=1e-4)
         assert int(np.argmax(shares)) == found[y, x]
+    # As of each patch by itself.
+    with open_slide(slide) as opened:
+        view, one = look_at(opened, predictor.task.micrometers, None), rows[-1]
+        x, y = (round(int(one[key]) / view.downsample) for key in "xy")
+        levels, _ = view.read(Region(0, x, y, predictor.said.crop, predictor.said.crop))
+    alone = predictor(levels).probabilities
+    assert [float(one[name]) for name in predictor.task.classes] == pytest.approx(alone.tolist(), abs=1e-4)
     assert (tmp_path / "map.geojson").exists()
     assert (tmp_path / "map_probability_much-epithelium.tiff").exists()
 
@@ -259,7 +266,7 @@ def test_monais_instance_norm_is_fixed_as_well(
 
 def test_the_input_is_never_overwritten(networks: dict[str, Path], slide: Path) -> None:
     predictor = Predictor.load(networks["plain"])
-    with pytest.raises(InputError, match="is the input itself"):
+    with pytest.raises(InputError, match="is an input"):
         predict_slide(predictor, slide, slide)
     with pytest.raises(InputError, match="slides are written as TIFF"):
         predict_slide(predictor, slide, slide.with_suffix(".png"))

@@ -1,14 +1,26 @@
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
-from bottlegan.core.config import to_json
+from bottlegan.cli.main import app
 from bottlegan.core.errors import InputError
+from bottlegan.core.state import write_document
 from bottlegan.federated.server.folder import CONFIG, HISTORY, LOG
-from bottlegan.federated.server.history import History, RoundRecord
+from bottlegan.federated.server.history import History, RoundRecord, Standing
 from bottlegan.federated.server.members import Member, Members, write_members
-from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+from bottlegan.quality.run_report import (
+    list_class_scores,
+    list_labs,
+    list_left_out,
+    list_rounds,
+    list_standing,
+    list_tables,
+    read_run,
+    write_run_report,
+)
 
 
 def record(number: int, scored: bool, **more: dict[str, str]) -> RoundRecord:
@@ -34,7 +46,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / CONFIG).write_text("{}")
     write_members(tmp_path, Members(clients={n: Member(labeled=1, unlabeled=2, test=3, verdict="good") for n in "ab"}))
     rounds = (record(1, False, left_out={"c": "<b>killed</b>"}), record(2, True), record(3, False))
-    (tmp_path / HISTORY).write_text(to_json(History(rounds=rounds)))
+    write_document(tmp_path / HISTORY, History(rounds=rounds))
     tell(
         tmp_path,
         {"kind": "begun", "version": "1", "rounds": 9},
@@ -49,14 +61,38 @@ def test_a_run_is_told_while_it_goes_on(run: Path) -> None:
     found = read_run(run)
     assert found.status == "Going on, or killed: 3 of 9 rounds so far."
     table = list_rounds(found)
-    assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL")
-    assert table.rows == [("2", "2", "0", "1.000", "0.300", "0.150", "0.600"), ("3", "2", "0", "0.667", "-", "-", "-")]
+    assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL", "median lab")
+    assert table.rows == [
+        ("2", "2", "0", "1.000", "0.300", "0.150", "0.600", "0.300"),
+        ("3", "2", "0", "0.667", "-", "-", "-", "-"),
+    ]
     assert [row[0] for row in list_labs(found).rows] == ["b", "a"]
     assert list_labs(found).rows[1] == ("a", "1 / 2 / 3", "good", "3", "0.333", "0.400", "0.100", "0.500")
     assert list_left_out(found).rows == [
         ("d", "joining", "join ended with ImageError"),
         ("c", "round 1", "<b>killed</b>"),
     ]
+
+
+def test_scores_of_classes_have_a_table_of_their_own(run: Path) -> None:
+    assert "Classes" not in [table.title for table in list_tables(read_run(run))]
+    scores = {"iou": 0.3, "dice": 0.4, "iou/gland": 0.1, "dice/gland": 0.2, "iou/glass": 0.5, "ece": 0.1}
+    scored = replace(record(1, True), scores=scores)
+    write_document(run / HISTORY, History(rounds=(scored,)))
+    found = read_run(run)
+    assert list_rounds(found).columns[4:-1] == list_labs(found).columns[5:] == ("IOU", "Dice", "ECE")
+    assert list_class_scores(found).columns == ("class", "IOU", "Dice")
+    assert list_class_scores(found).rows == [("gland", "0.100", "0.200"), ("glass", "0.500", "-")]
+    assert [table.title for table in list_tables(found)] == ["Rounds", "Classes", "Labs", "Left out"]
+
+
+def test_all_scores_of_any_task_fit_into_80_columns(run: Path) -> None:
+    scores = dict.fromkeys(("accuracy", "balanced_accuracy", "auroc", "ece", "nll"), 0.987654)
+    scored = replace(record(1, True), scores=scores, each={"a": scores, "b": scores})
+    write_document(run / HISTORY, History(rounds=(scored,)))
+    found = CliRunner().invoke(app, ["info", str(run)], env={"COLUMNS": "80"}).output
+    assert found.count("0.988") == 3 * len(scores) + 1  # of a round, of two labs, and of the median lab
+    assert "…" not in found
 
 
 def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Path) -> None:
@@ -67,13 +103,24 @@ def test_the_page_has_curves_of_the_scores_and_of_the_loss_for_each_lab(run: Pat
     assert "http" not in page.replace("http://www.w3.org/2000/svg", ""), "it must open without a network"
 
 
+def test_it_says_who_pulls_against_the_others(run: Path) -> None:
+    standing = {"a": Standing(cosine=0.5, length=1.0), "b": Standing(cosine=-0.25, length=3.0)}
+    rounds = tuple(
+        replace(record(k, False), standing=standing, suspects={"b": "it points away"} if k > 1 else {})
+        for k in (1, 2, 3)
+    )
+    write_document(run / HISTORY, History(rounds=rounds))
+    assert list_standing(read_run(run)).rows == [
+        ("b", "2 of 3", "-0.25", "3.0", "it points away"),
+        ("a", "0 of 3", "0.50", "1.0", "-"),
+    ]
+    assert "it points away" in write_run_report(read_run(run)).read_text()
+
+
 def test_many_labs_have_one_curve(run: Path) -> None:
     many = {f"lab-{k}": 1.0 for k in range(30)}
-    (run / HISTORY).write_text(
-        to_json(
-            History(rounds=(RoundRecord(number=1, trained=tuple(many), left_out={}, loss=many, scores={}, each={}),))
-        )
-    )
+    only = RoundRecord(number=1, trained=tuple(many), left_out={}, loss=many)
+    write_document(run / HISTORY, History(rounds=(only,)))
     assert write_run_report(read_run(run)).read_text().count("<polyline") == 1
 
 

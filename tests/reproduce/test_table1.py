@@ -5,50 +5,45 @@ import numpy as np
 import pytest
 import torch
 
+from bottlegan.core.errors import InputError
 from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.staining import Styles
 from bottlegan.federated.client.training import Lab
 from bottlegan.federated.protocol.exchange import Reply, Request
 from bottlegan.imaging.files import Pixels
-from bottlegan.imaging.tensors import to_batch
 from bottlegan.models.weights import ModelWeights
-from bottlegan.reproduce import table1
+from bottlegan.reproduce.federations import obtain_styles
 from bottlegan.reproduce.figure3 import SHOWN, write_figure
-from bottlegan.reproduce.table1 import FOLDS, SEEDS, list_runs, make_run, obtain_styles, read_runs, run_path
-from bottlegan.reproduce.table1_files import Point, Run, Scores, to_markdown, write_table
-from bottlegan.reproduce.table1_methods import METHODS, find_stain, plan_training
+from bottlegan.reproduce.pseudo_labels import count, summarize
+from bottlegan.reproduce.table1 import FOLDS, SEEDS, Experiment, make_run, run_table1
+from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
+from bottlegan.reproduce.table1_methods import METHODS, SWEEP, find_stain, plan_training
 from bottlegan.reproduce.world import World, draw_world
-from bottlegan.stain.macenko import Reference, summarize_reference
 
 BY_KEY = {method.key: method for method in METHODS}
 
 
 @pytest.fixture(scope="module")
 def world() -> World:
-    return draw_world("smoke", None, 0, 0)
+    return draw_world("smoke", "wide", None, 0, 0)
 
 
 @pytest.fixture(scope="module")
-def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("table1")
-    (folder / "runs").mkdir()
-    return folder
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
+    experiment = Experiment("smoke", "wide", tmp_path_factory.mktemp("table1"))
+    experiment.runs.mkdir()
+    return experiment
 
 
 @pytest.fixture(scope="module")
-def styles(world: World, out: Path) -> ModelWeights:
-    return obtain_styles(world, out)[0]
+def styles(world: World, smoke: Experiment) -> ModelWeights:
+    return obtain_styles(world.labs("own"), 0, smoke.runs / "styles-code-seed0-fold0.safetensors")
 
 
-@pytest.fixture(scope="module")
-def reference(world: World) -> Reference:
-    return summarize_reference([torch.cat([to_batch(each) for each in world.reference_set()])])
-
-
-def labs_of(key: str, world: World, styles: ModelWeights, reference: Reference) -> dict[str, Lab]:
+def labs_of(key: str, world: World, styles: ModelWeights) -> dict[str, Lab]:
     method = BY_KEY[key]
     given, config = world.labs(method.stained), plan_training(method, "smoke")
-    stain = find_stain(method, given, reference)
+    stain = find_stain(method, given, world.reference_set())
     return {
         each.name: Lab(each.name, each.labeled, each.train, each.test, stain(config, Styles(styles), each.name))
         for each in given
@@ -59,8 +54,8 @@ def distance(a: Pixels, b: Pixels) -> float:
     return float(np.square(a.astype(float) - b).mean())
 
 
-def test_all_rows_have_two_seeds_and_the_papers_rows_three_folds() -> None:
-    runs = list_runs("cpu")
+def test_all_rows_have_five_seeds_and_the_papers_rows_three_folds() -> None:
+    runs = Experiment("cpu", "mixtures", Path()).list_runs()
     assert len(set(runs)) == len(runs)
     for method in METHODS:
         own = {(seed, fold) for key, seed, fold in runs if key == method.key}
@@ -69,6 +64,28 @@ def test_all_rows_have_two_seeds_and_the_papers_rows_three_folds() -> None:
     assert {"fedavgm", "fedavgm-fixmatch", "bottlegan-normalize", "bottlegan-fixmatch"} <= {
         method.key for method in METHODS if method.paper
     }
+
+
+def test_only_rows_that_are_asked_for_are_made() -> None:
+    some = Experiment("cpu", "wide", Path(), rows=("oracle",), draws=2)
+    assert set(some.list_runs()) == {("oracle", seed, fold) for seed in range(2) for fold in range(FOLDS)}
+    with pytest.raises(InputError, match="table1 has no row oracel; there are: fedavgm"):
+        Experiment("cpu", "wide", Path(), rows=("oracel",))
+
+
+def test_settings_are_chosen_on_labs_that_the_table_never_sees() -> None:
+    table, sweep = (Experiment("cpu", "mixtures", Path(), sweep=sweep) for sweep in (False, True))
+    assert not {seed for _, seed, _ in table.list_runs()} & {seed for _, seed, _ in sweep.list_runs()}
+    assert {key for key, _, _ in sweep.list_runs()} == {method.key for method in SWEEP}
+
+
+def test_mixtures_stain_more_alike_than_wide_styles(world: World) -> None:
+    near = draw_world("smoke", "mixtures", None, 0, 0)
+    assert all(client.style.pixel_noise == 0 for client in near.partition.clients)
+    apart = [
+        np.std([each.style.hematoxylin for each in drawn.partition.clients], axis=0).mean() for drawn in (near, world)
+    ]
+    assert apart[0] < 0.5 * apart[1]
 
 
 def test_labs_differ_in_stain_and_agree_in_everything_else(world: World) -> None:
@@ -92,20 +109,16 @@ def test_a_window_is_cut_from_the_image_where_its_label_is(world: World) -> None
 
 
 @pytest.mark.parametrize("key", ["bottlegan-normalize", "macenko", "oracle"])
-def test_these_rows_show_the_network_the_reference_stain(
-    key: str, world: World, styles: ModelWeights, reference: Reference
-) -> None:
-    labs, own = labs_of(key, world, styles, reference), world.labs("own")
+def test_these_rows_show_the_network_the_reference_stain(key: str, world: World, styles: ModelWeights) -> None:
+    labs, own = labs_of(key, world, styles), world.labs("own")
     for name, ideal, stained in zip(labs, world.labs("reference"), own, strict=True):
         shown = distance(labs[name].test[0].image, ideal.test[0].image)
         assert shown < 0.6 * distance(stained.test[0].image, ideal.test[0].image)
 
 
 @pytest.mark.parametrize("key", ["fedavgm", "hed", "randstainna", "bottlegan-restain"])
-def test_these_rows_predict_on_images_as_they_are(
-    key: str, world: World, styles: ModelWeights, reference: Reference
-) -> None:
-    labs = labs_of(key, world, styles, reference)
+def test_these_rows_predict_on_images_as_they_are(key: str, world: World, styles: ModelWeights) -> None:
+    labs = labs_of(key, world, styles)
     for lab, stained in zip(labs.values(), world.labs("own"), strict=True):
         assert (lab.test[0].image == stained.test[0].image).all()
         crops = np.stack([lab.unlabeled[0]] * 2)
@@ -113,27 +126,28 @@ def test_these_rows_predict_on_images_as_they_are(
         assert (distance(varied, crops) > 0) == (key != "fedavgm")
 
 
-@pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "local", "pooled", "fedbn"])
-def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, out: Path) -> None:
-    path = run_path(out, key, 0, 0)
-    run = make_run((key, 0, 0), "smoke", None, out)
+@pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "bottlegan-adversarial", "local", "pooled", "fedbn"])
+def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, smoke: Experiment) -> None:
+    path = smoke.path(key, 0, 0)
+    run = make_run((key, 0, 0), smoke)
     written = path.read_text()
     assert not path.with_suffix("").exists(), "a finished run needs no checkpoint"
     assert 0 <= run.scores.iou <= 1
     assert run.scores.nll > 0
     assert (run.bytes_up == 0) == (key in ("local", "pooled"))
     assert bool(run.curve) == (key != "local")
+    assert bool(run.pseudo_labels) == ("fixmatch" in key)
     path.unlink()
-    again = make_run((key, 0, 0), "smoke", None, out)
+    again = make_run((key, 0, 0), smoke)
     assert (again.scores, again.curve, again.unlabeled) == (run.scores, run.curve, run.unlabeled)
     assert written.count("\n") > 5
 
 
 def test_an_interrupted_run_goes_on_where_it_was(
-    styles: ModelWeights, out: Path, monkeypatch: pytest.MonkeyPatch
+    styles: ModelWeights, smoke: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
-    run_path(out, "bottlegan-restain", 0, 0).unlink()
+    whole = make_run(("bottlegan-restain", 0, 0), smoke)
+    smoke.path("bottlegan-restain", 0, 0).unlink()
     answer, asked = Client.answer, []
 
     def interrupt(client: Client, request: Request) -> Reply:
@@ -144,10 +158,10 @@ def test_an_interrupted_run_goes_on_where_it_was(
 
     monkeypatch.setattr(Client, "answer", interrupt)
     with pytest.raises(KeyboardInterrupt):
-        make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
+        make_run(("bottlegan-restain", 0, 0), smoke)
     asked.clear()
     monkeypatch.setattr(Client, "answer", lambda *args: (asked.append(args[1]), answer(*args))[1])
-    resumed = make_run(("bottlegan-restain", 0, 0), "smoke", None, out)
+    resumed = make_run(("bottlegan-restain", 0, 0), smoke)
     assert (resumed.scores, resumed.curve) == (whole.scores, whole.curve)
     assert [request.kind for request in asked].count("train") == 4, "the first round must not be trained again"
 
@@ -158,18 +172,30 @@ def made(key: str, iou: float, ece: float, nll: float, **more: object) -> Run:
     return Run(key=key, seed=0, fold=0, rounds=10, scores=scores, unlabeled=scores, curve=points, **more)
 
 
-def test_ratios_are_what_hand_computation_gives(tmp_path: Path) -> None:
+def test_ratios_are_what_hand_computation_gives() -> None:
     runs = [made("fedavgm", 0.4, 0.2, 0.8), made("bottlegan-normalize", 0.7, 0.05, 0.4), made("oracle", 0.8, 0.02, 0.3)]
-    page = to_markdown(runs, "cpu")
+    page = to_markdown(runs, METHODS, "command")
     # IOU .7 / .8, gap (.7 - .4) / (.8 - .4), no labels .7 / .8, ECE .05 / .2, NLL .4 / .8, nothing calibrated
     assert "| BottleGAN, normalize | 1 | 0.875 | 0.750 | 0.875 | 0.250 | 0.500 | nan | nan |" in page
-    write_table(runs, "cpu", tmp_path)
-    assert (tmp_path / "table1.csv").read_text().count("\n") == 4
+    assert to_csv(runs).count("\n") == 4
 
 
-def test_spread_is_over_seeds() -> None:
-    runs = [made("fedavgm", 0.4, 0.2, 0.8), replace(made("fedavgm", 0.6, 0.2, 0.8), seed=1)]
-    assert "| FedAvgM | 2 | 0.500 ± 0.141 |" in to_markdown(runs, "cpu")
+def test_intervals_are_students_over_seeds() -> None:
+    runs = [replace(made("fedavgm", iou, 0.2, 0.8), seed=seed) for seed, iou in enumerate((0.4, 0.5, 0.6))]
+    # t(.975, 2) = 4.303, times .1 / sqrt(3)
+    assert "| FedAvgM | 3 | 0.500 ± 0.248 |" in to_markdown(runs, METHODS, "command")
+
+
+def test_pseudo_labels_are_counted_as_by_hand() -> None:
+    found = torch.tensor([1, 1, 0, 0, 1, 0])
+    sure = torch.tensor([True, True, True, True, False, False])
+    truth = torch.tensor([1, 0, 0, 1, 1, 1])
+    # Sure of 4 of 6; right in the 1st and 3rd; takes 2 for epithelium, 1 of them rightly, of 4 that there are.
+    point = summarize(25, count(found, sure, truth))
+    assert (point.sure, point.right, point.precision, point.recall) == (4 / 6, 0.5, 0.5, 0.25)
+    run = replace(made("fedavgm-fixmatch", 0.4, 0.2, 0.8), pseudo_labels=(point,))
+    page = to_markdown([run], METHODS, "command")
+    assert "| FedAvgM + FixMatch | 25 | 0.667 | 0.500 | 0.500 | 0.250 |" in page
 
 
 def test_figure_3_has_a_line_for_each_row_in_each_panel(tmp_path: Path) -> None:
@@ -180,25 +206,30 @@ def test_figure_3_has_a_line_for_each_row_in_each_panel(tmp_path: Path) -> None:
     assert all(title in drawn for title in ("IOU", "ECE", "NLL"))
 
 
-def test_finished_runs_are_read_in_the_order_of_the_rows(out: Path) -> None:
-    keys = [run.key for run in read_runs(out, "smoke")]
+def test_finished_runs_are_read_in_the_order_of_the_rows(smoke: Experiment) -> None:
+    keys = [run.key for run in smoke.read_runs()]
     assert keys == [key for key in BY_KEY if key in keys]
 
 
-def test_the_command_makes_only_what_is_missing(
-    styles: ModelWeights, out: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wanted = [("fedavgm", 0, 0), ("hed", 0, 0)]
-    monkeypatch.setattr(table1, "list_runs", lambda _: wanted)
-    make_run(("fedavgm", 0, 0), "smoke", None, out)
-    before = run_path(out, "fedavgm", 0, 0).stat().st_mtime_ns
-    page = table1.run_table1("smoke", out, jobs=1)
-    assert run_path(out, "fedavgm", 0, 0).stat().st_mtime_ns == before
+def test_the_command_makes_only_what_is_missing(styles: ModelWeights, smoke: Experiment) -> None:
+    make_run(("fedavgm", 0, 0), smoke)
+    before = smoke.path("fedavgm", 0, 0).stat().st_mtime_ns
+    page = run_table1(replace(smoke, rows=("fedavgm", "hed")), jobs=1)
+    assert smoke.path("fedavgm", 0, 0).stat().st_mtime_ns == before
     assert "| FedAvgM + HED jitter | 1 |" in page.read_text()
 
 
-def test_temperature_changes_calibration_and_no_class(world: World, styles: ModelWeights, out: Path) -> None:
-    run = make_run(("bottlegan-normalize", 0, 0), "smoke", None, out)
+def test_torchstain_leaves_alone_what_it_fails_on(world: World, styles: ModelWeights) -> None:
+    pytest.importorskip("torchstain")
+    staining = next(iter(labs_of("torchstain", world, styles).values())).staining
+    blank, tissue = np.full((64, 64, 3), 255, np.uint8), world.labs("own")[0].train[0]
+    assert (staining.prepare(blank) == blank).all()
+    assert (staining.present(tissue) == staining.prepare(tissue)).all()
+    assert distance(staining.prepare(tissue), tissue) > 20
+
+
+def test_temperature_changes_calibration_and_no_class(world: World, styles: ModelWeights, smoke: Experiment) -> None:
+    run = make_run(("bottlegan-normalize", 0, 0), smoke)
     assert run.calibrated is not None
     assert run.temperature is not None
     assert run.calibrated.iou == run.scores.iou

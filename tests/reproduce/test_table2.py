@@ -1,6 +1,7 @@
 import csv
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from bottlegan.reproduce import classical, paired, table2
 from bottlegan.reproduce.classical import attempt
 from bottlegan.reproduce.figure2 import run_figure2
 from bottlegan.reproduce.paired import Half, find_peso, load_halves
-from bottlegan.reproduce.table2 import METHODS, plan, run_table2
+from bottlegan.reproduce.table2 import FORMS, METHODS, plan, run_table2
 from bottlegan.reproduce.table2_files import Table2
 from bottlegan.training.gan import PRESETS
 
@@ -50,7 +51,7 @@ def test_every_row_is_there_and_finite(made: tuple[Table2, Path]) -> None:
     by_key = {row.key: row for row in table.rows}
     assert by_key["robust-macenko"].mse_mean < 0.5 * by_key["identity"].mse_mean
     assert by_key["bottlegan"].mse_mean < by_key["identity"].mse_mean, "the trained model must be the one scored"
-    assert by_key["bottlegan"].parameters > by_key["many-one"].parameters > 0
+    assert by_key["bottlegan"].parameters > by_key["warm-many-one"].parameters > 0
 
 
 def test_the_identity_row_is_what_hand_computation_gives(made: tuple[Table2, Path]) -> None:
@@ -123,15 +124,21 @@ def test_models_are_saved_by_half_and_no_half_sees_its_own_tissue(made: tuple[Ta
         assert load_model(made[1] / f"bottlegan-{one.label}.safetensors").codes.names == list(one.names)
 
 
-def test_trained_rows_differ_in_nothing_but_the_model() -> None:
+@pytest.mark.parametrize("start", ["warm", "cold"])
+def test_rows_of_one_start_differ_in_nothing_but_the_model(start: str) -> None:
     for scale in ("smoke", "cpu", "paper"):
-        plans = [plan(method.key, scale) for method in METHODS]
-        assert len({(p.steps, p.warm_steps, p.batch * p.pixels, p.crops * p.crop**2) for p in plans}) == 1
-        assert plans[0].batch * plans[0].pixels == plans[0].crops * plans[0].crop ** 2
+        plans = [plan(f"{start}-{form}", scale) for form in FORMS]
+        assert len({replace(each, model=PRESETS["default"].model) for each in plans}) == 1
+        assert all(each.begin_at_maps is False for each in plans if each.warm_steps), "no row holds the answer"
+        if start == "warm":
+            assert plans[0].batch * plans[0].pixels == plans[0].crops * plans[0].crop ** 2
+        else:
+            assert all(each.warm_steps == 0 and each.adversarial_weight > 0 for each in plans)
     assert plan("bottlegan", "cpu").model == PRESETS["default"].model
     assert plan("bottlegan", "paper").steps == PRESETS["paper"].steps
-    assert plan("many-many", "cpu").model.paradigm == "many-many"
-    assert plan("unet", "cpu").model.generator.kind == "unet"
+    assert plan(f"{start}-unet", "cpu").model.generator.kind == "unet"
+    many = plan(f"{start}-many-many", "cpu").model
+    assert (many.paradigm, many.generator.statistics) == ("many-many", "instance"), "it must see where images come from"
 
 
 def test_a_missing_package_is_a_row_that_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -173,7 +180,7 @@ def test_a_method_that_raises_or_gives_nothing_finite_has_failed(broken) -> None
 
 def test_data_is_found_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(paired.VARIABLE, raising=False)
-    with pytest.raises(InputError, match="give --data"):
+    with pytest.raises(InputError, match="as --data or in BOTTLEGAN_PESO"):
         load_halves("cpu", None, 0, Silent())
     monkeypatch.setenv(paired.VARIABLE, "elsewhere")
     assert find_peso(None) == Path("elsewhere")

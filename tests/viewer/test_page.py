@@ -66,12 +66,15 @@ def test_before_is_the_slide_and_after_is_the_kernels(url: str, slides: list[Pat
         assert screen.differ(mapped).max() == 0
 
 
-@pytest.mark.parametrize("target", ["style:lab-1", "slide:1"])
-def test_slides_are_brought_to_labs_and_to_each_other(
-    url: str, slides: list[Path], model: Path, show: Show, target: str
+@pytest.mark.parametrize("target", ["style:lab-1", "slide:1", "like"])
+def test_slides_are_brought_to_labs_to_each_other_and_to_other_images(
+    slides: list[Path], model: Path, show: Show, target: str
 ) -> None:
     choice = MapChoice(model, to="lab-1") if target == "style:lab-1" else MapChoice(model, like=slides[1])
-    with show(f"{url}#to={target}&mode=after&exact") as screen:
+    with (
+        serve(slides, model=model, like=slides[1]) as url,
+        show(f"{url}#to={target}&mode=after&exact") as screen,
+    ):
         screen.settle()
         screen.press("1")
         assert screen.differ(convert(slides[0], choice)).max() == 0
@@ -151,12 +154,12 @@ def test_overlays_change_what_is_seen(url: str, show: Show) -> None:
             assert screen.page.locator(name).is_checked()
             screen.page.wait_for_function(f"() => bottlegan.drawer.frames > {before + 1}")
             screen.page.wait_for_function(
-                "() => bottlegan.drawer.textures.doubts" if key == "u" else "() => bottlegan.drawer.veil"
+                "() => bottlegan.drawer.textures.doubts" if key == "u" else "() => bottlegan.drawer.tissue"
             )
             screen.settle()
             assert (np.abs(screen.shoot()[0].astype(int) - plain).max(axis=2) > 8).mean() > 0.01
             screen.press(key)
-            screen.page.wait_for_function("() => !bottlegan.drawer.veil && !bottlegan.drawer.look.doubt")
+            screen.page.wait_for_function("() => !bottlegan.drawer.tissue && !bottlegan.drawer.look.doubt")
             screen.settle()
             assert (screen.shoot()[0] == plain).all()
 

@@ -3,11 +3,16 @@
 import http.client
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
 
 from bottlegan.core.errors import InputError
 from bottlegan.slides.grid import Region
@@ -173,6 +178,23 @@ def test_a_port_that_is_taken_is_refused(url: str) -> None:
     assert port is not None
     with pytest.raises(InputError, match=f"port {port} cannot be used"), serving(make_app("view.html", []), port):
         pass
+
+
+def test_stopping_while_something_is_asked_for_prints_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    begun, go_on = Event(), Event()
+
+    def answer(request: Request) -> Response:
+        begun.set()
+        go_on.wait(60)
+        return PlainTextResponse("late")
+
+    with ThreadPoolExecutor(1) as pool:
+        with serving(make_app("view.html", [Route("/slow", answer)])) as url:
+            asking = pool.submit(ask, url, "slow")
+            assert begun.wait(60)
+        go_on.set()
+        asking.exception()  # what it got is no matter here
+    assert capfd.readouterr().err == ""
 
 
 def test_the_server_is_on_the_loopback_interface_only(url: str) -> None:

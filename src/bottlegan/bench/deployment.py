@@ -104,13 +104,13 @@ def prepare(folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
     (lab / "lab.toml").write_text(
         "".join(line for line in text.splitlines(True) if not line.startswith("reference")), "utf-8"
     )
-    port = find_port()
+    port = reserve_port()
     own = {
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
         "NO_PROXY": "127.0.0.1",
         "SUPERLINK_PORT": port,
         "SUPERLINK": f"127.0.0.1:{port}",
-        "SUPERNODE_PORT": find_port(),
+        "SUPERNODE_PORT": reserve_port(),
     }
     return folder / "made" / "server", {**os.environ, **own}
 
@@ -143,25 +143,37 @@ def call(words: list[str | Path], environment: dict[str, str], attempts: int = 1
 
 
 @contextmanager
-def started(script: Path, environment: dict[str, str]) -> Iterator[None]:
+def started(script: Path, environment: dict[str, str], *words: str) -> Iterator[subprocess.Popen[bytes]]:
     """Run one of the deployment's scripts until the block ends, and end whatever it started with it."""
     with script.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
-            [script], env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            [script, *words], env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            yield
+            yield process
         finally:
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
+            # Its group is what it started, and nothing else: a node that was refused leaves a helper behind.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
 
 
-def find_port() -> str:
-    """Return a port of loopback that nobody uses now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return str(found.getsockname()[1])
+def reserve_port() -> str:
+    """Return a port of loopback that nobody uses, and that nobody is given by chance within the next minute.
+
+    A connection that this side has closed keeps its port in TIME_WAIT: the system gives it to none that asks for any
+    port, but to a server that asks for this one.
+    """
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        # Only now: had it been set before, a port that another has reserved would have done.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.listen(1)
+        with socket.create_connection(listening.getsockname()) as other:
+            accepted, _ = listening.accept()
+            accepted.close()
+            other.recv(1)  # its end has arrived
+        return str(listening.getsockname()[1])

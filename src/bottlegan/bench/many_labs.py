@@ -18,8 +18,14 @@ from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.quality.run_report import read_events
+from bottlegan.training.task import TrainingConfig
 
 FEW, MANY, DRAWN, ROUNDS = 20, 1000, 10, 8
+LABS = LabsConfig(count=2, train=1, test=1, size=96, labeled=2, windows=2, window_size=64, reference_patches=1)
+CONFIG = FederationConfig(
+    phase2=Phase2Config(mode="plain", rounds=ROUNDS, training=TrainingConfig(crop=64)),
+    rounds=RoundsConfig(clients=DRAWN, evaluate_every=ROUNDS, deadline=3600.0),
+)
 
 
 def bench_many_labs(few: int = FEW, many: int = MANY, progress: Progress | None = None) -> dict[str, Json]:
@@ -27,8 +33,7 @@ def bench_many_labs(few: int = FEW, many: int = MANY, progress: Progress | None 
     progress = progress or Silent()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        drawn = LabsConfig(count=2, train=1, test=1, size=96, labeled=2, windows=2, window_size=64, reference_patches=1)
-        draw_labs(drawn, 0, folder, progress)
+        draw_labs(LABS, 0, folder, progress)
         model = next(iter(find_labs(folder / "labs").values()))
         sizes = {"few": few, "many": many}
         found = {
@@ -78,12 +83,8 @@ def copy_labs(model: Path, count: int, folder: Path) -> None:
 def _federate(folder: Path, answer: "multiprocessing.connection.Connection") -> None:
     from bottlegan.federated.flower.simulation import run as run_flower  # noqa: PLC0415 - in this process only
 
-    config = FederationConfig(
-        phase2=Phase2Config(mode="plain", rounds=ROUNDS),
-        rounds=RoundsConfig(clients=DRAWN, evaluate_every=ROUNDS, deadline=3600.0),
-    )
     started = time.time()
-    run_flower(find_labs(folder / "labs"), config, folder / "run")
+    run_flower(find_labs(folder / "labs"), CONFIG, folder / "run")
     events = read_events(folder / "run" / LOG)
     first = next(event["time"] for event in events if event["kind"] == "round")
     answer.send(

@@ -8,7 +8,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from bottlegan.cli.options import ModelOption
+from bottlegan.cli.fuzz import fuzz
+from bottlegan.cli.options import JsonOption, ModelOption
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import write_text
@@ -17,9 +18,9 @@ if TYPE_CHECKING:
     from bottlegan.core.progress import Json
 
 bench = typer.Typer(help="Measure ours and the peers in one run.", no_args_is_help=True)
+bench.command()(fuzz)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder of PESO patches.")]
-JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")]
 Columns = dict[str, tuple[str, str | None, str]]
 """Of a table, by heading: a figure's name, the part of it that is shown, if it has parts, and its format."""
 
@@ -39,7 +40,7 @@ def train(
 
     progress = TerminalProgress()
     figures = bench_train(load_halves("cpu", data, 0, progress), 60 * paper_minutes, progress)
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     shown = {key: value for key, value in figures.items() if key != "traces"}
     typer.echo(json.dumps(shown, indent=2))
 
@@ -48,9 +49,7 @@ def train(
 def onboard(
     data: DataOption = None,
     json_file: JsonOption = None,
-    labs: Annotated[
-        int | None, typer.Option(help="Take so many PESO styles at even distances.", show_default="all")
-    ] = None,
+    labs: Annotated[int | None, typer.Option(help="Use N evenly spaced PESO styles.", show_default="all")] = None,
     pairs: Annotated[
         int, typer.Option(help="Pairs of physical labs; verdicts are checked on twice as many labs.", min=1)
     ] = 200,
@@ -75,7 +74,7 @@ def onboard(
     _show_physical(physical, console)
     reliability = bench_reliability(2 * pairs, progress)
     _show_reliability(reliability, console)
-    _write({"PESO styles": peso, "physical labs": physical, "reliability": reliability}, json_file)
+    write_figures({"PESO styles": peso, "physical labs": physical, "reliability": reliability}, json_file)
     if picture is not None:
         draw_reliability(reliability, picture)
         console.print(f"Wrote {picture}.")
@@ -111,7 +110,7 @@ def normalize(
     from bottlegan.bench.normalize import bench_normalize
 
     figures = bench_normalize(size, repeats, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     _show_speed(figures, Console())
 
 
@@ -124,7 +123,7 @@ def table(json_file: JsonOption = None) -> None:
     from bottlegan.bench.table import bench_table
 
     figures = bench_table(TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     columns: Columns = {
         "colors that\ndiffer": ("differing", None, "d"),
         "by levels\nat most": ("largest difference", None, "d"),
@@ -150,7 +149,7 @@ def slide(
     from bottlegan.bench.slide import bench_slide
 
     figures = bench_slide(file, size, quality, repeats, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     _show_slide(figures, Console())
 
 
@@ -166,7 +165,7 @@ def predict(
     from bottlegan.bench.predict import bench_predict
 
     figures = bench_predict(file, size, network, repeats, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     typer.echo(json.dumps(figures, indent=2))
 
 
@@ -186,8 +185,38 @@ def federation(
     from bottlegan.bench.federation import bench_federation
 
     figures = bench_federation(scale, data, clients, TerminalProgress())
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     typer.echo(json.dumps(figures, indent=2))
+
+
+@bench.command()
+def privacy(
+    data: DataOption = None,
+    json_file: JsonOption = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.", min=2)] = 25,
+    images: Annotated[int, typer.Option(help="Training images of each lab that are looked for.", min=1)] = 12,
+    scale: Annotated[
+        Literal["smoke", "cpu"], typer.Option(help="Labs: few of procedural tissue, or those of Table 1.")
+    ] = "cpu",
+) -> None:
+    """Attack what a curious server sees, with and without each protection: membership, property, which lab.
+
+    Example: bottlegan bench privacy --data peso/ --json privacy.json
+    """
+    from bottlegan.bench.privacy import bench_privacy
+
+    figures: dict[str, Any] = bench_privacy(scale, data, rounds, images, TerminalProgress())
+    write_figures(figures, json_file)
+    columns = ("update alignment", "loss drop", "final loss", "property, r", "lab told", "IOU", "epsilon")
+    table = Table("protection", *columns)
+    for name, row in figures["rows"].items():
+        table.add_row(name, *("-" if row[key] is None else f"{row[key]:.3g}" for key in columns))
+    Console().print(table)
+    told = ("lab told", "epithelium, r", "levels")
+    table = Table("noise on style codes", *told)
+    for name, row in figures["styles"]["rows"].items():
+        table.add_row(name, *(f"{row[key]:.3g}" for key in told))
+    Console().print(table)
 
 
 @bench.command()
@@ -209,14 +238,15 @@ def reallabs(
 
     found, progress, console = open_real_data(data), TerminalProgress(), Console()
     figures = bench_real_labs(found, model=model, progress=progress)
-    _write(figures, json_file)
+    write_figures(figures, json_file)
     _show_real_labs(figures, console)
     if pictures is not None:
         for path in save_pictures(found, pictures, model, progress):
             console.print(f"Wrote {path}.")
 
 
-def _write(figures: "dict[str, Json]", json_file: Path | None) -> None:
+def write_figures(figures: "dict[str, Json]", json_file: Path | None) -> None:
+    """Write figures to a JSON file, if there is to be one."""
     if json_file is not None:
         write_text(json_file, json.dumps(figures, indent=2, allow_nan=False) + "\n")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from bottlegan.cli.options import check_paths
+from bottlegan.cli.options import SetOption, check_paths, load_settings
 
 deploy = typer.Typer(no_args_is_help=True, help="Start a federation of real labs, over the network.")
 Folder = Annotated[Path, typer.Argument(help="What `deploy init` has written.", show_default=False)]
@@ -27,17 +27,18 @@ def init(
             show_default="all settings as they are shipped",
         ),
     ] = None,
+    changes: SetOption = None,
 ) -> None:
     """Write all that a consortium needs to start: certificates, keys, commands, and a page for each hospital's IT.
 
     Example: bottlegan deploy init consortium --host federation.example.org --labs uppsala,graz
     """
-    from bottlegan.core.config import load
+    check_paths(config)
     from bottlegan.federated.deploy.consortium import deploy as write
     from bottlegan.federated.simulation import SimulationConfig
 
     # One that was tried with `bottlegan simulate` is deployed as it is, but for its labs.
-    asked = SimulationConfig() if config is None else load(SimulationConfig, config)
+    asked = load_settings(SimulationConfig, config, changes)
     prior = None if config is None or asked.labs.prior is None else config.parent / asked.labs.prior
     check_paths(prior)
     write(folder, host, [lab.strip() for lab in labs.split(",") if lab.strip()], asked.federation, prior)

@@ -8,8 +8,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bottlegan.cli.options import ModelOption, find_model
+from bottlegan.cli.options import ModelOption, check_paths, find_model
 from bottlegan.cli.progress import TerminalProgress
+from bottlegan.core.files import check_apart, check_folder
 
 if TYPE_CHECKING:
     from bottlegan.quality.drift import Drift
@@ -17,28 +18,38 @@ if TYPE_CHECKING:
 
 def drift(
     folder: Annotated[
-        Path, typer.Argument(help="Folder with one sub-folder of images per batch, named by date.", show_default=False)
+        Path,
+        typer.Argument(
+            help="Folder with one sub-folder of images per batch, named by date: batches/2026-01/*.png.",
+            show_default=False,
+        ),
     ],
     style: Annotated[
         str,
-        typer.Option(help="A style of the model to compare with; another name is only a label.", show_default=False),
+        typer.Option(
+            help="Style of the model to compare with. A name that the model does not know is only a label.",
+            show_default=False,
+        ),
     ],
     out: Annotated[Path, typer.Option(help="Folder for drift.html, drift.csv and drift.json.", show_default=False)],
     model: ModelOption = None,
-    baseline: Annotated[int, typer.Option(min=1, help="The first so many batches are as they should be.")] = 5,
+    baseline: Annotated[int, typer.Option(min=1, help="Number of initial batches to use as the baseline.")] = 5,
 ) -> None:
-    """Watch a lab's stain over time: fit the style of each batch, and mark those that left the control limit.
+    """Watch a lab's stain over time: fit a style to each batch, and mark the batches beyond the control limit.
 
-    Exit status is 0 whether or not there is drift; drift.json says which batches are out of control.
+    The exit status is 0 with and without drift; drift.json lists the batches that are out of control.
 
     Example: bottlegan drift batches/ --style our-lab --out drift/
     """
+    check_paths(folder, model)
     from bottlegan.models.document import check_name
     from bottlegan.models.paradigms import BottleGAN
     from bottlegan.quality.drift import fit_batches, list_batches, measure_drift
     from bottlegan.quality.drift_report import say_result, write_drift
 
     check_name(style)
+    check_folder(out)
+    check_apart([out], [folder])
     batches = list_batches(folder)
     network = BottleGAN.load(find_model(model))
     fitted = fit_batches(batches, network, TerminalProgress())

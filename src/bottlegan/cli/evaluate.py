@@ -8,6 +8,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from bottlegan.cli.options import check_json, check_paths
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.files import write_text
 
@@ -16,19 +17,26 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    output_dir: Annotated[Path, typer.Argument(help="Folder of images to score.", show_default=False)],
-    truth_dir: Annotated[Path, typer.Argument(help="Folder of true images of the same names.", show_default=False)],
+    output_dir: Annotated[
+        Path, typer.Argument(help="Folder of images to score: normalized/028.png.", show_default=False)
+    ],
+    truth_dir: Annotated[
+        Path, typer.Argument(help="Folder of the true images, with the same names: truth/028.png.", show_default=False)
+    ],
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all scores to this file.")] = None,
     inception: Annotated[
-        Path | None, typer.Option(help="Inception weights for a FID that compares with the literature.")
+        Path | None, typer.Option(help="Inception weights, for a FID that compares with the literature.")
     ] = None,
 ) -> None:
     """Compare same-named images: MSE, PSNR, SSIM, color difference and FID.
 
-    Names count without their suffix, so 028.png is scored against 028.webp.
+    Suffixes may differ: 028.png is scored against 028.webp. To try it without data, draw a lab and its truth:
+    bottlegan synth lab lab-1 --truth truth-1
 
     Example: bottlegan evaluate normalized/ truth/ --json scores.json
     """
+    check_paths(output_dir, truth_dir, inception)
+    check_json(json_file, output_dir, truth_dir, inception)
     from bottlegan.metrics.features import InceptionFeatures
     from bottlegan.quality.evaluate import evaluate_folders
 
@@ -45,7 +53,7 @@ def _show(result: "Evaluation", console: Console) -> None:
         table.add_column(heading, justify="left" if heading == "score" else "right")
     for key, label in (("mse", "MSE"), ("psnr", "PSNR, dB"), ("ssim", "SSIM"), ("delta_e", "color difference, ΔE")):
         values = result.summary()[key]
-        table.add_row(label, *(f"{values[part]:.5f}" if key == "mse" else f"{values[part]:.3f}" for part in values))
+        table.add_row(label, *(f"{values[part]:.3g}" if key == "mse" else f"{values[part]:.3f}" for part in values))
     console.print(table)
     if result.fid is None:
         console.print("FID: needs at least 2 images")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottlegan.cli.options import check_paths
+from bottlegan.cli.options import SetOption, check_paths, load_settings
 from bottlegan.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -122,12 +122,13 @@ def serve(
         Path | None,
         typer.Option(
             help="TOML file of the federation, as `bottlegan simulate` takes it; only needed to begin.",
-            show_default="that of the run in --out, or all settings as they are shipped",
+            show_default="that of the run in --out, or the default settings",
         ),
     ] = None,
+    changes: SetOption = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help='Folder with the public reference set, which phase1.upload = "generators" needs.'),
+        typer.Option(help="Folder with the public reference set, which any phase1.method but code needs."),
     ] = None,
     patience: Annotated[
         float, typer.Option(help="Days that a lab has to answer; after that, the others go on without it.", min=0)
@@ -149,7 +150,7 @@ def serve(
     from bottlegan.federated.folder.home import Home
     from bottlegan.federated.server.folder import NETWORK, SCORES
 
-    federation, prior = _find_settings(out, config)
+    federation, prior = _find_settings(out, config, changes)
     check_paths(prior)
     public = None if reference is None else [patch.read_image() for patch in list_patches(reference)]
     try:
@@ -231,19 +232,22 @@ def status(folder: Home_) -> None:
     Console(soft_wrap=True).print(table)
 
 
-def _find_settings(out: Path, config: Path | None) -> "tuple[FederationConfig, Path | None]":
+def _find_settings(out: Path, config: Path | None, changes: list[str] | None) -> "tuple[FederationConfig, Path | None]":
     """Return the settings and the prior: those given, or those of the run that is there."""
-    from bottlegan.core.config import load
+    from bottlegan.core.state import read_document
     from bottlegan.federated.server.config import FederationConfig
     from bottlegan.federated.server.folder import CONFIG, OWN_PRIOR, holds_run
     from bottlegan.federated.simulation import SimulationConfig
 
-    if config is not None:
-        asked = load(SimulationConfig, config)
+    if config is not None or changes:
+        check_paths(config)
+        asked = load_settings(SimulationConfig, config, changes)
+        if config is None:
+            return asked.federation, None
         return asked.federation, None if asked.labs.prior is None else config.parent / asked.labs.prior
     if holds_run(out):
         own = out / OWN_PRIOR
-        return load(FederationConfig, out / CONFIG), own if own.exists() else None
+        return read_document(FederationConfig, out / CONFIG), own if own.exists() else None
     return FederationConfig(), None
 
 

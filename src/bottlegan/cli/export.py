@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, find_model, open_style
+from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, check_paths, find_model, open_style
 from bottlegan.cli.progress import TerminalProgress
-from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart, check_writable
 
 if TYPE_CHECKING:
     from bottlegan.models.freeze import Direction
@@ -35,6 +36,8 @@ def export(
     """
     if onnx is None and qupath is None:
         raise InputError("nothing to do; name a model to write with --onnx FILE.onnx, or a script with --qupath")
+    check_paths(model)
+    check_apart([onnx, qupath, None if qupath is None else qupath.with_suffix(".cube")], [model])
     if onnx is not None:
         _check_target(onnx, ".onnx")
         import bottlegan.colormap.onnx  # noqa: F401 - whether it can be done is to be told at once
@@ -52,10 +55,7 @@ def _check_target(path: Path, ending: str) -> None:
     """Refuse a path that cannot be written to, before anything is computed."""
     if path.suffix != ending:
         raise InputError(f"{path}: its name must end in {ending}; name it so")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, but one file is written; add a file name")
-    if not path.parent.is_dir():
-        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+    check_writable(path)
 
 
 def _write_onnx(path: Path, normalizer: "Normalizer", direction: "Direction") -> None:

@@ -8,33 +8,45 @@ import typer
 from bottlegan.cli.options import check_paths
 
 SHOWN = 20
-"""Styles of a model that are listed."""
+"""Styles of a model, and rows of a run's tables, that are listed."""
 
 
 def info(
-    file: Annotated[Path, typer.Argument(help="Slide, image, model, network, or folder of a run.", show_default=False)],
+    file: Annotated[
+        Path,
+        typer.Argument(
+            help="Slide, image, model or network (.safetensors), folder of DICOM files, or folder of a run.",
+            show_default=False,
+        ),
+    ],
 ) -> None:
-    """Say what levels a slide has and how it is stored, or what styles a model knows and how it was made.
+    """Describe a slide, an image, a model, a network, or a federation's run.
 
-    Of a federation's run, which may be going on: scores, losses, who was left out and why; with curves in report.html.
+    A slide: its levels, how it is stored and, if BottleGAN wrote it, the model, style and verdict. A model: its styles
+    and how it was trained. A run, even while it goes on: scores, losses, and who was left out or is suspected, and why.
 
     Example: bottlegan info slide.svs
     Example: bottlegan info run
     """
     check_paths(file)
-    if file.is_dir():
-        _tell_run(file)
+    from bottlegan.slides.notes import list_dicom
+
+    if levels := list_dicom(file):
+        _show_slide(levels[0], file)
+    elif file.is_dir():
+        _show_run(file)
     elif file.suffix.lower() == ".safetensors":
-        _tell_model(file)
+        _show_model(file)
     else:
-        _tell_slide(file)
+        _show_slide(file, file)
 
 
-def _tell_slide(file: Path) -> None:
+def _show_slide(file: Path, name: Path) -> None:
+    from bottlegan.slides.notes import read_note
     from bottlegan.slides.reader import measure_downsample, open_slide
 
     with open_slide(file) as opened:
-        typer.echo(f"{file}")
+        typer.echo(f"{name}")
         typer.echo(f"format         {opened.kind}")
         size = "unknown" if opened.mpp is None else "{:.4g} x {:.4g} micrometers".format(*opened.mpp)
         typer.echo(f"pixel          {size}")
@@ -46,63 +58,73 @@ def _tell_slide(file: Path) -> None:
                 f"level {level:<8} {width:,} x {height:,} px, 1 : {measure_downsample(opened, level):.4g}, "
                 f"tiles of {tile.width} x {tile.height} px{'' if opened.kind == 'image' else f', {how}'}"
             )
+    note = read_note(name) or {}
+    color_map = note.get("map")
+    if isinstance(color_map, dict):
+        typer.echo(f"made by        {note['software']}, {color_map.get('direction', 'unknown')}")
+        for key in ("model", "model sha256", "style", "then", "like", "verdict", "reason", "pen"):
+            if key in color_map:
+                typer.echo(f"{key:14} {color_map[key]}")
 
 
-def _tell_run(folder: Path) -> None:
+def _show_run(folder: Path) -> None:
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    from bottlegan.quality.run_report import list_labs, list_left_out, list_rounds, read_run, write_run_report
+    from bottlegan.quality.run_report import AGREEMENT, LABS, list_tables, read_run, write_run_report
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")
-    # The latest rounds, the worst labs, and the latest troubles.
-    shown = ((list_rounds(run), slice(-SHOWN, None)), (list_labs(run), slice(SHOWN)))
-    for found, part in (*shown, (list_left_out(run), slice(-SHOWN, None))):
-        if found.rows:
-            table = Table(*found.columns, title=found.title, title_justify="left")
-            for row in found.rows[part]:
-                table.add_row(*(escape(cell) for cell in row))
-            console.print(table)
+    for found in list_tables(run):
+        # Without lines between them, all scores of any task fit into 80 columns.
+        table = Table(title=f"\n{found.title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for column in found.columns:
+            table.add_column(column, overflow="fold")
+        # Of many rows, the worst labs, and the latest rounds and troubles.
+        for row in found.rows[:SHOWN] if found.title in (LABS, AGREEMENT) else found.rows[-SHOWN:]:
+            table.add_row(*(escape(cell) for cell in row))
+        console.print(table)
     typer.echo(f"Curves, and all of it: {write_run_report(run)}")
 
 
-def _tell_network(file: Path) -> None:
+def _show_network(file: Path) -> None:
     from bottlegan.models.network_file import read_network_document
     from bottlegan.models.networks import name_factory
 
-    said = read_network_document(file)
-    task = said.task
+    document = read_network_document(file)
+    task, arguments = document.task, document.network.arguments
     typer.echo(f"{file}")
-    typer.echo(f"network        {name_factory(said.network, task)}, {said.network.arguments or 'default arguments'}")
+    typer.echo(f"network        {name_factory(document.network, task)}, {arguments or 'default arguments'}")
     typer.echo(f"task           {task.kind}: {', '.join(task.classes)}")
     typer.echo(f"pixel          {'unknown' if task.micrometers is None else f'{task.micrometers:g} micrometers'}")
     wants = {"normalize": "images in the reference stain", "restain": "images as they are (trained in all styles)"}
-    typer.echo(f"wants          {wants.get(said.mode, 'images as they are')}")
-    typer.echo(f"temperature    {said.temperature:.3f}")
-    typer.echo(f"sha256         {said.weights}")
-    for key, score in said.scores.items():
+    typer.echo(f"wants          {wants.get(document.mode, 'images as they are')}")
+    if document.model:
+        typer.echo(f"normalized by  {document.model}")
+    typer.echo(f"temperature    {document.temperature:.3f}")
+    typer.echo(f"sha256         {document.weights}")
+    for key, score in document.scores.items():
         typer.echo(f"score          {key}: {score:.4f}")
-    for key, value in said.record.items():
+    for key, value in document.record.items():
         typer.echo(f"record         {key}: {value}")
 
 
-def _tell_model(file: Path) -> None:
+def _show_model(file: Path) -> None:
     from bottlegan.models.weights import is_network, read_document
 
     if is_network(file):
-        _tell_network(file)
+        _show_network(file)
         return
-    said = read_document(file)
-    form, styles = said.model.generator, said.styles
+    document = read_document(file)
+    form, styles = document.model.generator, document.styles
     typer.echo(f"{file}")
     hidden = f"{form.depth} hidden layers of {form.width}" if form.depth else "an affine map of densities"
-    typer.echo(f"model          {said.model.paradigm}, {form.kind}, {form.statistics} statistics, {hidden}")
-    typer.echo(f"code           {said.model.code_size} numbers a style")
-    typer.echo(f"reference      {'unknown' if said.reference is None else said.reference.name}")
-    typer.echo(f"onboards labs  {'yes' if said.encoder else 'with the encoder of the shipped prior'}")
+    typer.echo(f"model          {document.model.paradigm}, {form.kind}, {form.statistics} statistics, {hidden}")
+    typer.echo(f"code           {document.model.code_size} numbers a style")
+    typer.echo(f"reference      {'unknown' if document.reference is None else document.reference.name}")
+    typer.echo(f"onboards labs  {'yes' if document.encoder else 'with the encoder of the shipped prior'}")
     shown = ", ".join(styles[:SHOWN]) + (f" and {len(styles) - SHOWN} more" if len(styles) > SHOWN else "")
     typer.echo(f"styles         {len(styles)}" + (f": {shown}" if styles else ""))
-    for key, value in said.record.items():
+    for key, value in document.record.items():
         typer.echo(f"record         {key}: {value}")

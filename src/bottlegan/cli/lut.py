@@ -8,9 +8,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, find_model, open_style
+from bottlegan.cli.options import DirectionOption, ModelOption, StyleOption, check_paths, find_model, open_style
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart, check_writable
 
 if TYPE_CHECKING:
     from bottlegan.colormap.checks import Color, Jump, MapChecks
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from bottlegan.imaging.files import Pixels
     from bottlegan.models.freeze import Direction
     from bottlegan.normalize.normalizer import Normalizer
+
+FINE_MEAN, FINE_LARGEST = 1.0, 8
+"""Levels that a table may be off the exact map: less than JPEG at quality 90 changes colors."""
 
 
 def lut(
@@ -31,16 +35,17 @@ def lut(
         Path | None, typer.Option(help="Table to write, FILE.cube; a picture, FILE.png, goes beside.")
     ] = None,
     exact: Annotated[
-        bool, typer.Option("--exact", help="Map and check all 256^3 colors, and tell their SHA-256: a few seconds.")
+        bool,
+        typer.Option("--exact", help="Map and check all 256^3 colors, and print their SHA-256. Takes a few seconds."),
     ] = False,
     check: Annotated[
-        Path | None, typer.Option(help="A .cube file, of any software, to compare with the model.")
+        Path | None, typer.Option(help="A .cube file to compare with the model; any software may have written it.")
     ] = None,
 ) -> None:
     """Write a style's color map as a .cube file, which color software can apply, and check the map.
 
-    A .cube file is coarse. How far off it is, is measured, printed, and written to its header; BottleGAN itself maps
-    every color exactly.
+    A .cube file is coarse. Its error is measured, printed and stored in its header. BottleGAN itself maps every color
+    exactly.
 
     Example: bottlegan lut --model model.safetensors --style lab-3 --out lab-3.cube
     """
@@ -55,10 +60,11 @@ def lut(
         raise InputError("--size is about the table that is written; leave it out, or name one with --out FILE.cube")
     side = 33 if size is None else size
     check_size(side)
+    check_paths(model, check)
     if out is not None:
         check_target(out)
-        if out.with_suffix(".png").is_dir():
-            raise InputError(f"{out.with_suffix('.png')}: is a folder, but the picture's name; choose another --out")
+        check_writable(out.with_suffix(".png"))
+        check_apart([out, out.with_suffix(".png")], [model, check])
     other = None if check is None else read_cube(check)
     normalizer = open_style(find_model(model), style)
     table = normalizer.color_map(direction)
@@ -123,8 +129,11 @@ def _say_jump(jump: "Jump") -> str:
 
 def _show_deviations(name: str, deviations: "tuple[Deviation, ...]", console: Console) -> None:
     table = Table(title=escape(f"{name}: levels off the exact map"))
-    for heading in ("measured on", "mean", "largest", "off by more than 1"):
-        table.add_column(heading, justify="left" if heading == "measured on" else "right")
-    for each in deviations:
-        table.add_row(each.colors, f"{each.mean:.4f}", str(each.largest), f"{each.off:.3%} of colors")
+    for heading in ("measured on", "mean", "largest", "off by more than 1", "verdict"):
+        table.add_column(heading, justify="left" if heading in ("measured on", "verdict") else "right")
+    for deviation in deviations:
+        verdict = "fine" if deviation.mean <= FINE_MEAN and deviation.largest <= FINE_LARGEST else "for a preview only"
+        share = f"{deviation.off:.3%} of colors"
+        table.add_row(deviation.colors, f"{deviation.mean:.3f}", str(deviation.largest), share, verdict)
+    table.caption = f"Fine: at most {FINE_MEAN:g} levels off on average, and {FINE_LARGEST} anywhere."
     console.print(table)

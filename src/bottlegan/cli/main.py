@@ -1,12 +1,19 @@
 """The `bottlegan` command: what each sub-command is called, and what becomes of errors."""
 
+import signal
 import sys
+from io import TextIOWrapper
+from types import FrameType
+from typing import Never
 
+import click
 import typer
 
 from bottlegan import __version__
 from bottlegan.cli.audit import audit
 from bottlegan.cli.bench import bench
+from bottlegan.cli.bench_attacks import attacks
+from bottlegan.cli.bench_view import bench_view
 from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
 from bottlegan.cli.drift import drift
@@ -30,10 +37,12 @@ EXTRAS = {
     "flwr": "federated",
     "ray": "federated",
     "cryptography": "federated",
+    "playwright": "bench",
     "starlette": "viewer",
     "uvicorn": "viewer",
 }
 """Packages that only some commands need, and the extra that brings each."""
+STOPPED = 128 + signal.SIGINT
 
 app = typer.Typer(
     name="bottlegan",
@@ -60,8 +69,10 @@ app.command()(evaluate)
 app.command()(drift)
 app.command("train-prior")(train_prior)
 app.command()(reproduce)
+bench.command("view")(bench_view)
 app.add_typer(deploy, name="deploy")
 app.add_typer(exchange, name="exchange")
+bench.command()(attacks)
 app.add_typer(bench, name="bench")
 app.add_typer(synth, name="synth")
 
@@ -81,22 +92,52 @@ def _root(
 
 def main() -> None:
     """Run the command line. Exit status 0 is done, 2 bad usage or input (one line on stderr), 1 a fault of ours."""
+    signal.signal(signal.SIGTERM, _end)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
-        app()
-    except InputError as error:
-        _say(error)
-        sys.exit(2)
-    except ModuleNotFoundError as error:
-        package = (error.name or "").split(".")[0]
-        if package not in EXTRAS:
+        sys.exit(app(standalone_mode=False) or 0)
+    except click.exceptions.NoArgsIsHelpError:
+        sys.exit(2)  # the help was shown instead
+    except Exception as error:
+        text = _explain(error)
+        if text is None:
             raise
-        _say(InputError(f"{package} is not installed; pip install 'bottlegan[{EXTRAS[package]}]'"))
-        sys.exit(2)
-    except FederationError as error:
-        # Neither the user's fault nor ours: clients did not do their part.
-        _say(error)
-        sys.exit(1)
+        _say(text)
+        # A federation that fails is neither the user's fault nor ours: clients did not do their part.
+        sys.exit(1 if isinstance(error, FederationError) else STOPPED if isinstance(error, click.Abort) else 2)
 
 
-def _say(error: Exception) -> None:
-    typer.echo(f"bottlegan: {' '.join(str(error).split())}", err=True)
+def _explain(error: Exception) -> str | None:
+    """Return what to tell the user, in one line; nothing, if it is a fault of ours."""
+    text = None
+    match error:
+        case click.UsageError():
+            where = "bottlegan" if error.ctx is None else error.ctx.command_path
+            text = f"{error.format_message().rstrip('.')}; see {where} --help"
+        case click.Abort():
+            text = "interrupted"
+        case InputError() | FederationError():
+            text = str(error)
+        case ModuleNotFoundError() if (package := (error.name or "").split(".")[0]) in EXTRAS:
+            text = f"{package} is not installed; pip install 'bottlegan[{EXTRAS[package]}]'"
+        case MemoryError():
+            text = "there is not enough memory; give smaller images, or ask for less at once"
+        case OSError() if error.filename is not None and error.strerror is not None:
+            text = f"{error.filename}: cannot be used ({error.strerror}); check the path, or choose another"
+    return text
+
+
+def _end(number: int, frame: FrameType | None) -> Never:
+    """End with the status that a shell expects after a signal, and let everything clean up behind itself."""
+    sys.exit(128 + number)
+
+
+def _say(text: str) -> None:
+    plain = "".join(letter if letter.isprintable() else "?" for letter in " ".join(text.split()))
+    typer.echo(f"bottlegan: {plain}", err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottlegan.cli.options import ModelOption, check_paths, find_model
+from bottlegan.cli.options import ModelOption, check_paths, find_model, report_failures
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.cli.slides import (
     Everything,
@@ -22,12 +22,27 @@ from bottlegan.cli.slides import (
     stream,
 )
 from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart
 
 if TYPE_CHECKING:
     from bottlegan.normalize.choice import MapChoice
 
-Input = Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)]
-Output = Annotated[Path, typer.Argument(help="Image, slide (.tiff) or folder to write.", show_default=False)]
+Input = Annotated[
+    Path,
+    typer.Argument(
+        metavar="INPUT",
+        help="An image, a slide, a folder of images of one lab (lab-3/*.png), or a folder of slides.",
+        show_default=False,
+    ),
+]
+Output = Annotated[
+    Path,
+    typer.Argument(
+        metavar="OUTPUT",
+        help="What to write: an image (.png, .jpg, .tiff, .webp), a slide (.tiff), or a folder if INPUT is one.",
+        show_default=False,
+    ),
+]
 
 
 def normalize(
@@ -35,19 +50,23 @@ def normalize(
     target: Output,
     model: ModelOption = None,
     style: Annotated[
-        str | None, typer.Option(help="The style of the images, if the model knows it; else it is fitted to them.")
+        str | None, typer.Option(help="Style of the images, if the model knows it. Otherwise it is fitted to them.")
     ] = None,
-    to: Annotated[str | None, typer.Option(help="Go on from the reference stain to this style of the model.")] = None,
+    to: Annotated[
+        str | None, typer.Option(help="Continue from the reference stain to this style of the model.")
+    ] = None,
     like: Annotated[
         Path | None,
         typer.Option(
-            help="Go to the style of these images instead: an image, a folder or a slide.", show_default=False
+            help="Use the style of these images instead of the reference stain: an image, a folder or a slide.",
+            show_default=False,
         ),
     ] = None,
-    each: Annotated[bool, typer.Option("--each", help="Fit a style to each image, not one to all.")] = False,
+    each: Annotated[bool, typer.Option("--each", help="Fit a style to each image, instead of one to all.")] = False,
     force: Annotated[bool, typer.Option("--force", help="Map images even if their style is refused.")] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Decides which tiles of a slide a style is fitted to.", show_default="0")
+        int | None,
+        typer.Option(help="Seed for choosing the tiles that a slide's style is fitted to.", show_default="0"),
     ] = None,
     level: Level = None,
     region: Part = None,
@@ -58,10 +77,10 @@ def normalize(
     workers: Workers = None,
     ray: Ray = None,
 ) -> None:
-    """Bring images or slides to the reference stain, or through it to another style. Nothing needs to be trained.
+    """Bring images or slides to the reference stain, or to another style. Nothing needs to be trained.
 
-    Images in a folder are taken to be of one lab; each slide has its own style. What is not H&E is refused, and not
-    written. Pen is left as it is.
+    All images in a folder must come from one lab: one style is fitted to them. Each slide gets its own style. What is
+    not H&E is refused and not written. Pen marks stay as they are. Masks beside images (a_mask.png) are copied along.
 
     Example: bottlegan normalize lab-3/ normalized/ --like lab-1/
     """
@@ -70,6 +89,7 @@ def normalize(
     if style is not None and (each or force):
         raise InputError("--each and --force are about fitting a style; leave them out, or --style")
     check_paths(source, like, model)
+    check_apart([target], [source, like, model])
     run = choose_runner(source, workers, ray)
     slides = find_slides(source, level, region, quality, kind, strict, run)
     if each and (slides is not None or not source.is_dir()):
@@ -91,7 +111,7 @@ def normalize(
 def restain(
     source: Input,
     target: Output,
-    style: Annotated[str, typer.Option(help="The style to bring the images to.", show_default=False)],
+    style: Annotated[str, typer.Option(help="Style to bring the images to.", show_default=False)],
     model: ModelOption = None,
     level: Level = None,
     region: Part = None,
@@ -102,11 +122,12 @@ def restain(
     workers: Workers = None,
     ray: Ray = None,
 ) -> None:
-    """Bring images or slides in the reference stain to a style. Pen is left as it is.
+    """Bring images or slides in the reference stain to a style. Pen marks stay as they are.
 
     Example: bottlegan restain reference/ as-lab-3/ --model model.safetensors --style lab-3
     """
     check_paths(source, model)
+    check_apart([target], [source, model])
     run = choose_runner(source, workers, ray)
     slides = find_slides(source, level, region, quality, kind, strict, run)
     from bottlegan.normalize.choice import MapChoice
@@ -126,19 +147,19 @@ def _map_images(source: Path, target: Path, choice: "MapChoice") -> None:
     color_map = choice.prepare()(source)
     if "verdict" in color_map.note:
         typer.echo(f"{source}: {color_map.note['verdict']}: {color_map.note['reason']}", err=True)
-    map_files(pairs, lambda _: color_map.convert, TerminalProgress())
-    typer.echo(f"Wrote {target}" + (f" with {len(pairs)} images." if source.is_dir() else "."))
+    failures = map_files(pairs, lambda _: color_map.convert, TerminalProgress())
+    if not source.is_dir():
+        if failures:
+            raise failures[0]
+        typer.echo(f"Wrote {target}.")
+        return
+    report_failures(failures, len(pairs), "images", target)
 
 
 def _map_each(source: Path, target: Path, choice: "MapChoice") -> None:
-    """Map each image of a folder in its own way; those that are refused are named, and not written."""
+    """Map each image of a folder in its own way."""
     from bottlegan.normalize.folder import map_files, pair_files
 
     make_map, pairs = choice.prepare(), pair_files(source, target)
-    refused = map_files(pairs, lambda image: make_map(image).convert, TerminalProgress())
-    for error in refused:
-        typer.echo(str(error), err=True)
-    written = len(pairs) - len(refused)
-    typer.echo(f"Wrote {target} with {written} of {len(pairs)} images." if written else "Wrote nothing.")
-    if refused:
-        raise typer.Exit(2)
+    failures = map_files(pairs, lambda image: make_map(image).convert, TerminalProgress())
+    report_failures(failures, len(pairs), "images", target)

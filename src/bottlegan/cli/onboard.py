@@ -6,37 +6,55 @@ from typing import Annotated
 
 import typer
 
-from bottlegan.cli.options import ModelOption, check_paths, find_model
+from bottlegan.cli.options import (
+    ConfigOption,
+    ModelOption,
+    SetOption,
+    check_model_path,
+    check_paths,
+    find_model,
+    load_settings,
+)
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.cli.slides import shows_slides
 from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart
 from bottlegan.core.progress import EventLog
 
 
 def onboard(
-    sources: Annotated[list[Path], typer.Argument(help="Images, a folder or a slide of ONE lab.", show_default=False)],
-    name: Annotated[str, typer.Option(help="What to call the lab's style.", show_default=False)],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="INPUT...", help="Images, a folder (lab-7/*.png) or a slide, all of ONE lab.", show_default=False
+        ),
+    ],
+    name: Annotated[str, typer.Option(help="Name for the lab's style.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
     model: ModelOption = None,
     seed: Annotated[
-        int | None, typer.Option(help="Decides which tiles of a slide a style is fitted to.", show_default="0")
+        int | None,
+        typer.Option(help="Seed for choosing the tiles that a slide's style is fitted to.", show_default="0"),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Add the style even if it is refused.")] = False,
 ) -> None:
-    """Learn the style of one more lab from a few of its images, unlabeled. No other style changes.
+    """Learn the style of one more lab from a few of its images, without labels. The other styles stay as they are.
 
     Example: bottlegan onboard lab-7/ --name lab-7 --out model.safetensors
     """
     check_paths(*sources, model)
-    _check_suffix(out)
+    check_model_path(out)
+    check_apart([out], [*sources, model])
     if seed is not None and not any(map(shows_slides, sources)):
         raise InputError("--seed decides which tiles of a slide are looked at; leave it out, no slide is given")
-    from bottlegan.data.lab import read_lab
+    from bottlegan.data.lab import scan_lab
+    from bottlegan.models.document import check_name
     from bottlegan.models.weights import read_weights, write_weights
     from bottlegan.normalize.record import write_diagnosis
     from bottlegan.onboarding.fit import onboard as fit
     from bottlegan.onboarding.verdict import Verdict
 
+    check_name(name)
     file = find_model(model)
     known = read_weights(file)
     said, styles = known.document, {each: known.code(each) for each in known.document.styles}
@@ -44,7 +62,10 @@ def onboard(
         raise InputError(f"{file}: is a {said.model.paradigm} model; a style can only be added to a BottleGAN")
     if name in styles:
         raise InputError(f"{file}: there is a style called {name} already; choose another --name")
-    fitted = fit(read_lab(sources, seed or 0), known)
+    lab = scan_lab(sources, seed or 0)
+    for error in lab.skipped:
+        typer.echo(f"skipped: {error}", err=True)
+    fitted = fit(lab.images, known)
     diagnosis = fitted.diagnosis
     if diagnosis.verdict == Verdict.REFUSED and not force:
         raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
@@ -59,27 +80,25 @@ def onboard(
 
 def train_prior(
     out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
-    config: Annotated[Path | None, typer.Option(help="TOML file with settings.")] = None,
+    config: ConfigOption = None,
+    changes: SetOption = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
 ) -> None:
-    """Train the network that any style fits into, and what onboards labs, on simulated labs: as shipped, for seed 0.
+    """Train the shipped model again, on simulated labs: the network that holds any style, and what onboards labs.
 
     Example: bottlegan train-prior --out prior.safetensors
     """
-    from bottlegan.core.config import load
+    check_model_path(out)
+    log_file = out.with_suffix(".jsonl")
+    check_paths(config)
+    check_apart([out, log_file], [config])
     from bottlegan.models.files import save_model
     from bottlegan.stain.style import REFERENCE
     from bottlegan.training.prior import PriorConfig
     from bottlegan.training.prior import train_prior as run
 
-    _check_suffix(out)
-    chosen = PriorConfig() if config is None else load(PriorConfig, config)
-    with EventLog(out.with_suffix(".jsonl")) as log:
+    chosen = load_settings(PriorConfig, config, changes)
+    with EventLog(log_file) as log:
         model = run(chosen, seed, TerminalProgress(log))
     save_model(model, out, {"seed": seed, "steps": chosen.steps, "labs": f"{chosen.labs}, simulated"}, REFERENCE)
     typer.echo(f"Wrote {out}, {out.stat().st_size} bytes.")
-
-
-def _check_suffix(out: Path) -> None:
-    if out.suffix != ".safetensors":
-        raise InputError(f"{out}: a model file must end in .safetensors; name it so")

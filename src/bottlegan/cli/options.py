@@ -1,19 +1,32 @@
 """What several commands have in common."""
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bottlegan.core.errors import InputError, MissingError
+from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart, check_readable, check_writable
 
 if TYPE_CHECKING:
     from bottlegan.normalize.normalizer import Normalizer
 
+Document = TypeVar("Document")
 ModelOption = Annotated[Path | None, typer.Option("--model", help="Model file.", show_default="the shipped prior")]
+JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")]
 StyleOption = Annotated[
     str | None,
     typer.Option("--style", help="The style; a model that knows only one needs no name.", show_default=False),
+]
+ConfigOption = Annotated[
+    Path | None, typer.Option("--config", help="TOML file with settings; docs/reference/settings.md lists them all.")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", help="Change one setting, after --config. Can be repeated.", metavar="KEY=VALUE", show_default=False
+    ),
 ]
 DirectionOption = Annotated[
     Literal["normalize", "restain"],
@@ -29,10 +42,42 @@ def find_model(model: Path | None) -> Path:
 
 
 def check_paths(*paths: Path | None) -> None:
-    """Refuse what is not there, before anything heavy is imported: a typo is to be told at once."""
+    """Refuse inputs that are not there or cannot be read, before anything heavy is imported."""
     for path in paths:
-        if path is not None and not path.exists():
-            raise MissingError(f"{path}: there is no such file or folder; check the path")
+        if path is not None:
+            check_readable(path)
+
+
+def load_settings(cls: type[Document], config: Path | None, changes: Sequence[str] | None) -> Document:
+    """Return settings: the defaults, changed by a TOML file, changed by what `--set` says."""
+    from bottlegan.core.config import change, parse, read_values
+
+    values = {} if config is None else read_values(config)
+    source = "settings" if config is None else str(config)
+    return parse(cls, change(values, changes or ()), source)
+
+
+def check_model_path(out: Path) -> None:
+    """Refuse a path that no model file can be written to, before anything is computed."""
+    if out.suffix != ".safetensors":
+        raise InputError(f"{out}: a model file must end in .safetensors; name it so")
+    check_writable(out)
+
+
+def check_json(json_file: Path | None, *inputs: Path | None) -> None:
+    """Refuse a file for figures that cannot be written, or is an input, before anything is computed."""
+    if json_file is not None:
+        check_writable(json_file)
+        check_apart([json_file], inputs)
+
+
+def report_failures(failures: Sequence[Exception | str], total: int, things: str, target: Path) -> None:
+    """Say what could not be done of a folder, and how much could; end with status 2 if anything is missing."""
+    for failure in failures:
+        typer.echo(f"bottlegan: {' '.join(str(failure).split())}", err=True)
+    typer.echo(f"{total - len(failures)} of {total} {things} are in {target}.")
+    if failures:
+        raise typer.Exit(2)
 
 
 def open_style(file: Path, style: str | None, *, everything: bool = False) -> "Normalizer":

@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottlegan.cli.options import ModelOption, check_paths
+from bottlegan.cli.options import ModelOption, check_paths, report_failures
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.cli.slides import SLIDES, shows_images, shows_slides
 from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart
 
 if TYPE_CHECKING:
     from bottlegan.normalize.choice import MakeMap
@@ -18,14 +19,28 @@ if TYPE_CHECKING:
 
 
 def predict(
-    network: Annotated[Path, typer.Argument(help="Network that a federation wrote.", show_default=False)],
-    source: Annotated[Path, typer.Argument(help="Image, slide, or folder of either.", show_default=False)],
+    network: Annotated[
+        Path, typer.Argument(help="Network that a federation wrote: run/network.safetensors.", show_default=False)
+    ],
+    source: Annotated[
+        Path,
+        typer.Argument(
+            metavar="INPUT",
+            help="An image, a slide, a folder of images of one lab (lab-3/*.png), or a folder of slides.",
+            show_default=False,
+        ),
+    ],
     target: Annotated[
-        Path, typer.Argument(help="Mask (.png) of an image, map (.tiff) of a slide, or folder.", show_default=False)
+        Path,
+        typer.Argument(
+            metavar="OUTPUT",
+            help="What to write: a mask (.png) of an image, a map (.tiff) of a slide, or a folder if INPUT is one.",
+            show_default=False,
+        ),
     ],
     model: ModelOption = None,
     style: Annotated[
-        str | None, typer.Option(help="The style of the images, if the model knows it; else it is fitted to them.")
+        str | None, typer.Option(help="Style of the images, if the model knows it. Otherwise it is fitted to them.")
     ] = None,
     probabilities: Annotated[
         bool, typer.Option("--probabilities", help="Also write a map of each class's probability.")
@@ -42,25 +57,26 @@ def predict(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="A network that is not ours is built by code: allow its factory, if you trust it.",
+            help="Allow this function to build a network that is not one of ours. It runs: allow only what you trust.",
             metavar="PACKAGE.MODULE:FUNCTION",
             show_default=False,
         ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Predict even if the style is refused.")] = False,
     seed: Annotated[
-        int | None, typer.Option(help="Decides which tiles of a slide a style is fitted to.", show_default="0")
+        int | None,
+        typer.Option(help="Seed for choosing the tiles that a slide's style is fitted to.", show_default="0"),
     ] = None,
 ) -> None:
-    """Say which class each pixel, or each patch, belongs to. What the network needs to see is done by itself.
+    """Predict the class of each pixel or patch with a trained network. Images are normalized first if it needs that.
 
-    Images become masks whose values are class ids, and a table of areas; slides a pyramid of class ids, outlines that
-    QuPath opens (.geojson) and a table (.csv). A folder of images is taken to be of one lab; each slide has its own
-    style.
+    An image becomes a mask of class ids and a table of areas. A slide becomes a pyramid of class ids, outlines for
+    QuPath (.geojson) and a table (.csv). All images in a folder must come from one lab. Each slide gets its own style.
 
     Example: bottlegan predict run/network.safetensors slide.svs epithelium.tiff
     """
     check_paths(network, source, model)
+    check_apart([target], [network, source, model])
     slides = shows_slides(source)
     if level is not None and not slides and source.is_dir():
         raise InputError(f"{source}: holds no slide; leave out --level")
@@ -109,8 +125,11 @@ def _predict_images(
     for counts in done.counts.values():
         total = {name: total.get(name, 0) + count for name, count in counts.items()}
     what = "pixels" if predictor.task.kind == "segmentation" else "images"
-    typer.echo(f"{len(done.counts)} images; {_share(total)} of the {what}.")
-    typer.echo(f"Wrote {target}." if not source.is_dir() else f"Wrote {len(done.files)} files to {target}.")
+    typer.echo(f"{_share(total)} of the {what}; images: {len(done.counts)}.")
+    if not source.is_dir():
+        typer.echo(f"Wrote {target}.")
+        return
+    report_failures(done.failures, len(done.counts) + len(done.failures), "images", target)
 
 
 def _predict_slide(
@@ -133,18 +152,15 @@ def _predict_folder(
     if shows_images(source):
         raise InputError(f"{source}: holds slides and images; give a folder of either")
     make_folder(target)
-    slides, failed = list_slides(source), 0
+    slides, failures = list_slides(source), []
     for slide in slides:
         try:
             done = _predict_slide(predictor, slide, target / f"{slide.stem}.tiff", make_map, choice)
         except InputError as error:
-            failed += 1
-            typer.echo(" ".join(str(error).split()), err=True)
+            failures.append(error)
         else:
             _tell(done, target / f"{slide.stem}.tiff", slide)
-    typer.echo(f"{len(slides) - failed} of {len(slides)} slides are in {target}.")
-    if failed:
-        raise typer.Exit(2)
+    report_failures(failures, len(slides), "slides", target)
 
 
 def _tell(done: "SlidePrediction", target: Path, source: Path) -> None:

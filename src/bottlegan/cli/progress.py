@@ -55,7 +55,14 @@ class TerminalProgress:
         if unit is not None:
             columns.append(SpeedColumn(unit))
         with Bars(*columns, console=self._console) as bars:
-            yield from bars.track(items, total=total, description=label)
+            task = bars.add_task(label, total=total)
+            try:
+                yield from bars.track(items, total=total, task_id=task)
+            except GeneratorExit:
+                # Whoever asked stopped early, because it is done: the bar ends full, and says so.
+                done = max(1, bars.tasks[task].completed)
+                bars.update(task, description=f"{label} (stopped early)", total=done, completed=done)
+                raise
 
     def event(self, kind: str, **fields: Json) -> None:
         """Record that something of the given `kind` happened."""

@@ -11,7 +11,7 @@ def remove(
     lab: Annotated[str, typer.Argument(help="The lab that leaves.", show_default=False)],
     reference: Annotated[
         Path | None,
-        typer.Option(help='Folder with the public reference set, which phase1.upload = "generators" needs.'),
+        typer.Option(help="Folder with the public reference set, which any phase1.method but code needs."),
     ] = None,
 ) -> None:
     """Remove a lab from a federation: its upload and its style are deleted, and it is not asked again.
@@ -20,8 +20,8 @@ def remove(
 
     Example: bottlegan remove run uppsala
     """
-    from bottlegan.core.config import load
     from bottlegan.core.errors import MissingError
+    from bottlegan.core.state import read_document
     from bottlegan.data.patches import list_patches
     from bottlegan.federated.server.federation import remove_client
     from bottlegan.federated.server.folder import HISTORY, holds_run
@@ -32,7 +32,7 @@ def remove(
     public = None if reference is None else [patch.read_image() for patch in list_patches(reference)]
     remove_client(run, lab, reference_set=public)
     typer.echo(f"{lab} is removed from {run}: its upload and its style are deleted, and it is not asked again.")
-    history = load(History, run / HISTORY) if (run / HISTORY).exists() else History()
+    history = read_document(History, run / HISTORY) if (run / HISTORY).exists() else History()
     rounds = sum(lab in each.trained for each in history.rounds)
     if rounds:
         typer.echo(

@@ -8,45 +8,85 @@ import typer
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.progress import EventLog
 
-Result = Literal["table1", "table2", "figure2", "figure3"]
+Result = Literal["table1", "table2", "table3", "phase1", "figure2", "figure3"]
 
 
 def reproduce(
     result: Annotated[Result, typer.Argument(help="What to make.", show_default=False)],
-    out: Annotated[Path, typer.Option(help="Folder for the results; a run there is gone on with.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder for the results; an unfinished run there is resumed.", show_default=False)
+    ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of PESO patches; else $BOTTLEGAN_PESO. Not used by smoke."),
+        typer.Option(
+            help="Folder of PESO patches; else $BOTTLEGAN_PESO. For table3, of real labs with an index.csv. "
+            "Not used by smoke."
+        ),
     ] = None,
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
         typer.Option(help="smoke: seconds, on procedural tissue; cpu: all styles; paper: as many steps as the paper."),
     ] = "cpu",
-    seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 and figure3 have two.")] = 0,
+    styles: Annotated[
+        Literal["mixtures", "wide"],
+        typer.Option(
+            help="How far apart the labs of table1 and figure3 stain: mixtures of nine laboratories, as the paper "
+            "has it, or these with much noise on top."
+        ),
+    ] = "mixtures",
+    method: Annotated[
+        Literal["code", "generators", "adversarial"], typer.Option(help="How phase1 is run: as phase1.method.")
+    ] = "adversarial",
+    labs: Annotated[int, typer.Option(help="Labs of phase1, the first of table1's.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 has its own draws.")] = 0,
+    draws: Annotated[int, typer.Option(help="Draws of labs and first weights in table1, table3 and figure3.")] = 5,
+    row: Annotated[
+        list[str] | None,
+        typer.Option(help="A row of table1 or table3; may be given again.", show_default="all"),
+    ] = None,
+    sweep: Annotated[
+        bool, typer.Option("--sweep", help="Compare settings of table1's baselines instead, on labs drawn for that.")
+    ] = False,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs of table1 and figure3 side by side.", show_default="one a core")
+        int | None,
+        typer.Option(help="Runs of table1, table3 and figure3 side by side.", show_default="one a core", min=1),
     ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.
 
-    A run that was interrupted goes on where it was when the same command is given again.
+    Give the same command again to resume an interrupted run.
 
     Example: bottlegan reproduce table2 --out results
     """
     from bottlegan.core.files import make_folder
+    from bottlegan.reproduce.paired import find_peso
 
+    if scale != "smoke":
+        find_peso(data)  # said at once if it is not there
     make_folder(out)
     with EventLog(out / f"{result}.jsonl") as log:
         progress = TerminalProgress(log)
         match result:
             case "table1":
-                from bottlegan.reproduce.table1 import run_table1
+                from bottlegan.reproduce.table1 import Experiment, run_table1
 
-                written = run_table1(scale, out, data, jobs, progress)
+                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
+                written = run_table1(experiment, jobs, progress)
+            case "phase1":
+                from bottlegan.reproduce.phase1 import Trial, run_trial
+
+                written = run_trial(Trial(scale, styles, method, labs, out, data, seed), progress)
+            case "table3":
+                from bottlegan.reproduce import table3
+
+                real = table3.Experiment(scale, out, data, tuple(row or ()), draws)
+                written = table3.run_table3(real, jobs, progress)
             case "figure3":
                 from bottlegan.reproduce.figure3 import run_figure3
+                from bottlegan.reproduce.table1 import Experiment
 
-                written = run_figure3(scale, out, data, jobs, progress)
+                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
+                written = run_figure3(experiment, jobs, progress)
             case "table2":
                 from bottlegan.reproduce.table2 import run_table2
 
@@ -56,4 +96,6 @@ def reproduce(
                 from bottlegan.reproduce.figure2 import run_figure2
 
                 written = run_figure2(scale, out, data, seed, progress)
+    if written.suffix == ".md":
+        typer.echo(written.read_text(encoding="utf-8"))
     typer.echo(f"Wrote {written}.")

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bottlegan.cli.options import check_paths
+from bottlegan.cli.options import SetOption, check_paths, load_settings
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.errors import InputError
 
@@ -15,6 +15,7 @@ from bottlegan.core.errors import InputError
 def simulate(
     config: Annotated[Path, typer.Argument(help="TOML file with the federation and its labs.", show_default=False)],
     out: Annotated[Path, typer.Option(help="Folder for the run and its results.", show_default=False)],
+    changes: SetOption = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     engine: Annotated[
         Literal["flower", "local"] | None,
@@ -24,17 +25,16 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    """Train one segmentation network over many labs, on this machine: phase 1, then the rounds of phase 2.
+    """Train one network over many labs, on this machine: phase 1, then the rounds of phase 2.
 
     The labs are folders that hold a lab.toml each or, without any, drawn.
 
     Example: bottlegan simulate configs/simulate.toml --out run
     """
-    from bottlegan.core.config import load
     from bottlegan.federated.server.folder import HISTORY, NETWORK, SCORES, holds_run
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 
-    asked = load(SimulationConfig, config)
+    asked = load_settings(SimulationConfig, config, changes)
     if holds_run(out) and not resume:
         raise InputError(f"{out}: holds a run already; give --resume to go on with it, or choose another folder")
     prior = None if asked.labs.prior is None else config.parent / asked.labs.prior
@@ -52,4 +52,4 @@ def simulate(
         run_local(labs, federation, out, reference_set=reference_set, prior=prior, progress=progress)
     typer.echo((out / SCORES).read_text(encoding="utf-8"))
     typer.echo(f"Wrote {out / NETWORK}, {out / HISTORY} and {out / SCORES}.")
-    typer.echo(f"Try: bottlegan predict {out / NETWORK} IMAGES masks/")
+    typer.echo(f"Try: bottlegan predict {out / NETWORK} IMAGES predicted/")

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from bottlegan.cli.options import report_failures
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.core.errors import InputError
 
@@ -24,7 +25,7 @@ Part = Annotated[
     str | None,
     typer.Option(
         "--region",
-        help="Part of that level, in its pixels.",
+        help="Part of that level to read, in its pixels.",
         show_default="all of it",
         metavar="X,Y,WIDTH,HEIGHT",
         rich_help_panel=SLIDES,
@@ -38,23 +39,26 @@ Format = Annotated[
     Literal["tiff", "ome", "dicom"] | None,
     typer.Option(
         "--format",
-        help="Flat pyramid, as OpenSlide reads it, OME-TIFF, or a folder of DICOM files.",
+        help="tiff: a pyramid that OpenSlide reads. ome: OME-TIFF. dicom: a folder of DICOM files.",
         show_default="by the output's name",
         rich_help_panel=SLIDES,
     ),
 ]
 Strict = Annotated[
-    bool, typer.Option("--strict", help="Stop at a tile that cannot be read; else it is white.", rich_help_panel=SLIDES)
+    bool,
+    typer.Option(
+        "--strict", help="Stop at a tile that cannot be read, instead of making it white.", rich_help_panel=SLIDES
+    ),
 ]
 Everything = Annotated[
     bool,
-    typer.Option("--everything", help="Map pen as well; else it is left as it is."),
+    typer.Option("--everything", help="Map pen marks as well."),
 ]
 Workers = Annotated[
     int | None,
     typer.Option(
-        help="Slides of a folder to map at a time, each in a process of its own: for many small slides, as one slide "
-        "uses all cores already.",
+        help="Number of slides of a folder to map at the same time, each in its own process. Helps with many small "
+        "slides; a single slide uses all cores already.",
         show_default="1",
         min=1,
         rich_help_panel=SLIDES,
@@ -63,8 +67,8 @@ Workers = Annotated[
 Ray = Annotated[
     str | None,
     typer.Option(
-        help="Have the slides of a folder mapped by the Ray cluster at this address, such as auto or ray://host:10001. "
-        "All its machines must see the same files.",
+        help="Map the slides of a folder on the Ray cluster at this address, such as auto or ray://host:10001. All its "
+        "machines must see the same files.",
         metavar="ADDRESS",
         show_default=False,
         rich_help_panel=SLIDES,
@@ -154,14 +158,12 @@ def _stream_folder(
     from bottlegan.normalize.slides.folder import map_slide_folder, run_here
 
     outcomes = map_slide_folder(source, target, choice, options, run=run or run_here, progress=TerminalProgress())
-    width = max(len(each.source.name) for each in outcomes)
-    for each in outcomes:
-        told = each.error if each.result is None else _summarize(each.result)
-        typer.echo(f"{each.source.name:{width}}  {each.state:9}  {' '.join(told.split())}".rstrip())
-    failed = sum(each.state == "failed" for each in outcomes)
-    typer.echo(f"{len(outcomes) - failed} of {len(outcomes)} slides are in {target}.")
-    if failed:
-        raise typer.Exit(2)
+    width = max(len(outcome.source.name) for outcome in outcomes)
+    for outcome in outcomes:
+        summary = "" if outcome.result is None else _summarize(outcome.result)
+        typer.echo(f"{outcome.source.name:{width}}  {outcome.state:9}  {summary}".rstrip())
+    failures = [outcome.error for outcome in outcomes if outcome.state == "failed"]
+    report_failures(failures, len(outcomes), "slides", target)
 
 
 def _summarize(result: "SlideResult") -> str:

@@ -34,8 +34,8 @@ def slide(
     style = draw_lab(seed if style_seed is None else style_seed)
     note = {"software": f"bottlegan {__version__}"}
     write_slide(target, size, seed, style, quality=quality, note=note, progress=TerminalProgress())
-    said = f"{size} x {size} px in the style of {style.name}, {target.stat().st_size / 1e6:.1f} MB"
-    typer.echo(f"Wrote {target}, {said}. Try: bottlegan normalize {target} normalized.tiff")
+    summary = f"{size} x {size} px in the style of {style.name}, {target.stat().st_size / 1e6:.1f} MB"
+    typer.echo(f"Wrote {target}, {summary}. Try: bottlegan normalize {target} normalized.tiff")
 
 
 @synth.command()
@@ -43,17 +43,28 @@ def lab(
     folder: Annotated[Path, typer.Argument(help="New folder to write to.", show_default=False)],
     patches: Annotated[int, typer.Option(help="How many patches.")] = 16,
     size: Annotated[int, typer.Option(help="Side of a patch, in pixels of 1 um.")] = 448,
-    masks: Annotated[bool, typer.Option("--masks", help="Write each patch's epithelium beside it.")] = False,
+    masks: Annotated[
+        bool, typer.Option("--masks", help="Write a mask of class ids beside each patch: 1 is epithelium.")
+    ] = False,
+    truth: Annotated[
+        Path | None,
+        typer.Option(help="New folder for the same tissue in the reference stain.", show_default=False),
+    ] = None,
     seed: Seed = 0,
     style_seed: StyleSeed = None,
 ) -> None:
     """Draw a lab: a folder of patches in one style. Each seed is another lab.
 
+    With --truth, `bottlegan evaluate` can tell how well the lab was normalized.
+
     Example: bottlegan synth lab lab-1 --patches 16 --masks --seed 1
+    Example: bottlegan synth lab lab-1 --truth truth-1 --seed 1
     """
     from bottlegan.simulation.lab_folder import draw_lab, write_lab
 
     style = draw_lab(seed if style_seed is None else style_seed)
-    write_lab(folder, patches, size, seed, style, masks=masks, progress=TerminalProgress())
-    said = f"{patches} patch(es){' with masks' if masks else ''} in the style of {style.name}"
-    typer.echo(f"Wrote {folder}, {said}. Try: bottlegan onboard {folder} --name {style.name} --out model.safetensors")
+    write_lab(folder, patches, size, seed, style, masks=masks, truth=truth, progress=TerminalProgress())
+    summary = f"{patches} patch(es){' with masks' if masks else ''} in the style of {style.name}"
+    typer.echo(f"Wrote {folder}, {summary}. Try: bottlegan normalize {folder} normalized")
+    if truth is not None:
+        typer.echo(f"Wrote {truth}, the same in the reference stain. Then: bottlegan evaluate normalized {truth}")

@@ -1,4 +1,4 @@
-"""`bottlegan view`: slides in the browser, as scanned and in another stain."""
+"""`bottlegan view`: slides, a federation or a lab's drift in the browser."""
 
 import time
 import webbrowser
@@ -8,10 +8,21 @@ from typing import Annotated
 import typer
 
 from bottlegan.cli.options import ModelOption, check_paths, find_model
+from bottlegan.core.errors import InputError
+
+RUN_LOG, DRIFT_DATA = "federation.jsonl", "drift.json"
+"""What tells the folder of a run, and one of a drift report, from a folder of slides."""
 
 
 def view(
-    source: Annotated[list[Path], typer.Argument(help="Slides or images.", metavar="SLIDE...", show_default=False)],
+    source: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Slides, images, a folder of either, of a run, or of a drift report.",
+            metavar="SLIDE|FOLDER...",
+            show_default=False,
+        ),
+    ],
     model: ModelOption = None,
     style: Annotated[
         str | None, typer.Option(help="The style of the slides, if the model knows it; else it is fitted to each.")
@@ -20,24 +31,66 @@ def view(
         Path | None,
         typer.Option(help="Also offer the style of these images: an image, a folder or a slide.", show_default=False),
     ] = None,
+    network: Annotated[
+        Path | None,
+        typer.Option(help="Lay what this network predicts over the slides: a federation's network.safetensors."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A network that is not ours is built by code: allow its factory, if you trust it.",
+            metavar="PACKAGE.MODULE:FUNCTION",
+            show_default=False,
+        ),
+    ] = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     port: Annotated[int, typer.Option(help="Port of this machine.", min=0, max=65535, show_default="any free")] = 0,
 ) -> None:
     """Look at slides in the browser, before and after, while colors are mapped as you pan and zoom. Nothing is written.
 
+    A folder is shown as a gallery: each slide before and after, those first whose verdict asks for a look.
+
+    The folder of a federation's run shows how it goes, live: curves, each lab's state and stain, who stains like whom,
+    who was left out and why. The folder that bottlegan drift wrote shows a lab's stain over time.
+
     The page is for this machine alone, and loads nothing from the internet. Its address holds a secret: whoever has it
     can see the slides while this runs. Stop it with Ctrl-C.
 
     Example: bottlegan view slide.svs
+    Example: bottlegan view slides/
+    Example: bottlegan view run/
+    Example: bottlegan view slide.svs --network run/network.safetensors
     Example: bottlegan view a.svs b.svs --like lab-1/
     """
-    check_paths(*source, model, like)
+    check_paths(*source, model, like, network)
+    if any(shows_board(each) for each in source):
+        if len(source) > 1 or any(each is not None for each in (model, style, like, network, allow)):
+            raise InputError("a run or a drift report is shown alone; leave out what is about slides")
+        _view_board(source[0], browser, port)
+        return
+    if allow and network is None:
+        raise InputError("--allow is about --network; give that, too, or leave out both")
     from bottlegan.viewer.server import make_app, serving
     from bottlegan.viewer.session import Settings, open_session
     from bottlegan.viewer.slide_routes import list_routes
 
-    settings = Settings(find_model(model), style, like)
-    with open_session(source, settings) as session, serving(make_app("view.html", list_routes(session)), port) as url:
+    settings = Settings(find_model(model), style, like, network, tuple(allow or ()))
+    page = "gallery.html" if any(each.is_dir() for each in source) else "view.html"
+    with open_session(source, settings) as session, serving(make_app(page, list_routes(session)), port) as url:
+        _wait(url, browser)
+
+
+def shows_board(folder: Path) -> bool:
+    """Return whether a folder is that of a federation's run, or one that `bottlegan drift` wrote."""
+    return (folder / RUN_LOG).is_file() or (folder / DRIFT_DATA).is_file()
+
+
+def _view_board(folder: Path, browser: bool, port: int) -> None:
+    from bottlegan.viewer.board import follow_drift, follow_run, list_routes
+    from bottlegan.viewer.server import make_app, serving
+
+    board = follow_run(folder) if (folder / RUN_LOG).is_file() else follow_drift(folder)
+    with serving(make_app("board.html", list_routes(board)), port) as url:
         _wait(url, browser)
 
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from bottlegan.colormap.table import Convert
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import write_text
+from bottlegan.core.files import check_writable, write_text
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.imaging.files import Pixels
 from bottlegan.stain.style import LABS, draw_style, mix_stains
@@ -135,10 +135,7 @@ def check_target(path: Path) -> None:
     """Refuse a path that no `.cube` file can be written to, before anything is computed."""
     if path.suffix.lower() != ".cube":
         raise InputError(f"{path}: a table must end in .cube, or no software will know it; name it so")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, a table is one file; add a file name")
-    if not path.parent.is_dir():
-        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+    check_writable(path)
 
 
 def write_cube(path: Path, cube: Cube) -> None:

@@ -2,7 +2,7 @@
 
 Whoever changes, removes, adds or moves a line breaks the chain there. Whoever cuts off the end, or writes the whole log
 anew, does not; that shows only beside a head that was noted elsewhere. The head is the SHA-256 of the last line, which
-`bottlegan audit` prints.
+`bottlegan audit` prints. Each line has a checksum of its own, too: nothing comes after the last one to vouch for it.
 """
 
 import hashlib
@@ -24,6 +24,8 @@ PREVIOUS = "previous"
 """The key of a record that holds the SHA-256 of the line before."""
 FIRST = "0" * 64
 """Stands before the first line."""
+OWN = "own"
+"""The last key of a record: the SHA-256 of the line without it."""
 
 
 class Chain:
@@ -39,7 +41,7 @@ class Chain:
         with _locked(self._file):
             if self._file.seek(0, os.SEEK_END) != self._end:
                 self._head = self._find_head()
-            line = json.dumps({**record, PREVIOUS: self._head}, allow_nan=False).encode()
+            line = _vouch(json.dumps({**record, PREVIOUS: self._head}, allow_nan=False).encode())
             self._file.write(line + b"\n")
             self._file.flush()
             os.fsync(self._file.fileno())
@@ -88,6 +90,8 @@ def verify(path: Path, noted: str | None = None) -> Audit:
                 if torn and torn[-1] == count - 1:
                     raise InputError(f"{path}: lines {count - 1} and {count} are no records; the log is damaged")
                 torn.append(count)
+            elif not _is_vouched(line):
+                raise InputError(f"{path}: line {count} was changed, or is damaged; compare with a backup")
             elif said != head:
                 raise InputError(
                     f"{path}: the chain is broken at line {count}: a line before it was changed, added or removed; "
@@ -128,6 +132,16 @@ def _read_previous(line: bytes) -> str | None:
         return None
     said = record.get(PREVIOUS) if isinstance(record, dict) else None
     return said if isinstance(said, str) else ""
+
+
+def _vouch(line: bytes) -> bytes:
+    """Return a line with its own checksum at its end."""
+    return line[:-1] + f', "{OWN}": "{_digest(line)}"}}'.encode()
+
+
+def _is_vouched(line: bytes) -> bool:
+    rest, separator, _ = line.rpartition(f', "{OWN}": "'.encode())
+    return bool(separator) and _vouch(rest + b"}") == line
 
 
 def _digest(line: bytes) -> str:

@@ -4,21 +4,32 @@ A document is a dataclass made with `@document`. Reading one checks every key: a
 `ConfigError` that names the file, the key and what was expected.
 """
 
+import copy
 import dataclasses
 import json
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform
 
 import tomli_w
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
-from bottlegan.core.errors import ConfigError, MissingError
+from bottlegan.core.errors import ConfigError
+from bottlegan.core.files import check_readable
 
 Document = TypeVar("Document")
+TOO_DEEP = "is nested far too deeply; no document of ours has more than a few levels"
 STRICT = ConfigDict(extra="forbid", strict=True)
+
+MOST = 10**9
+Count = Annotated[int, Field(ge=1, le=MOST)]
+"""A number of things, at least one."""
+Amount = Annotated[int, Field(ge=0, le=MOST)]
+"""A number of things, maybe none."""
+Positive = Annotated[float, Field(gt=0)]
+NotNegative = Annotated[float, Field(ge=0)]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
@@ -35,23 +46,59 @@ def parse(cls: type[Document], values: object, source: str) -> Document:
         return _adapt(cls).validate_json(json.dumps(values, allow_nan=False))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: {TOO_DEEP}") from None
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{source}: {error}; use numbers, strings, arrays and tables only") from None
 
 
 def load(cls: type[Document], path: Path) -> Document:
     """Read a `cls` from a `.toml` or `.json` file."""
+    return parse(cls, read_values(path), str(path))
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Return what a `.toml` or `.json` file holds, unchecked."""
+    check_readable(path)
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise MissingError(f"{path}: there is no such file; check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read as UTF-8 text ({error}); check the file") from None
+    kind = "JSON" if path.suffix == ".json" else "TOML"
     try:
-        values = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        values: dict[str, Any] = json.loads(text) if kind == "JSON" else tomllib.loads(text)
+    except RecursionError:
+        raise ConfigError(f"{path}: {TOO_DEEP}") from None
     except ValueError as error:
-        raise ConfigError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'TOML'} ({error})") from None
-    return parse(cls, values, str(path))
+        raise ConfigError(f"{path}: not valid {kind} ({error}); correct it") from None
+    return values
+
+
+def change(values: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
+    """Return values with some changed; a change is `key=value`, where `a.b` is the key `b` of the table `a`.
+
+    A value is read as TOML, or else as text, so that text needs no quotes.
+    """
+    changed = copy.deepcopy(values)
+    for text in changes:
+        key, equals, value = text.partition("=")
+        *tables, last = key.strip().split(".")
+        if not equals or not all([*tables, last]):
+            raise ConfigError(f"--set {text}: is not key=value; write it as rate=0.001 or model.code_size=24")
+        table = changed
+        for name in tables:
+            table = table.setdefault(name, {})
+            if not isinstance(table, dict):
+                raise ConfigError(f"--set {text}: {name} is a value, not a table; check the key")
+        table[last] = _read_value(value.strip())
+    return changed
+
+
+def _read_value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
 
 
 def to_values(config: object) -> dict[str, Any]:
@@ -87,5 +134,10 @@ def _explain(error: ValidationError) -> str:
         case "value_error":
             text = str(first["ctx"]["error"])
         case _:
-            text = f"key `{key}`: {first['msg'][0].lower()}{first['msg'][1:]}, got {first['input']!r}"
+            text = f"key `{key}`: {first['msg'][0].lower()}{first['msg'][1:]}, got {_shorten(repr(first['input']))}"
     return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+
+
+def _shorten(text: str) -> str:
+    """Return a value that may be thousands of digits long, or a whole table, as it fits into a line."""
+    return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

@@ -8,6 +8,7 @@
         ├── ImageError                        a file is not an image we can work with
         │   └── TileError                     a part of a slide cannot be read
         ├── ConfigError                       a configuration or document has a wrong, missing or unknown key
+        ├── DamagedError                      a file of ours is not what we wrote any more
         └── ModelFileError                    a file is not a model that we can use
 
 A message is one line that says what is wrong, what was found, and what to do about it. Each class also inherits the
@@ -52,6 +53,10 @@ class TileError(ImageError):
 
 class ConfigError(InputError):
     """A configuration or document has a wrong, missing or unknown key."""
+
+
+class DamagedError(InputError):
+    """A file of ours is not what we wrote any more: its checksum does not fit."""
 
 
 class ModelFileError(InputError):

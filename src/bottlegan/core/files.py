@@ -1,8 +1,10 @@
-"""Files that are either whole or not there."""
+"""Files and folders: checked before they are read, and written whole or not at all."""
 
+import errno
 import os
+import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,29 +12,78 @@ from bottlegan.core.errors import InputError, MissingError
 
 
 @contextmanager
-def replacing(path: Path, *, private: bool = False) -> Iterator[Path]:
+def replacing(path: Path, *, private: bool = False, durable: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path` to write to; it takes the name `path` only if the block succeeds.
 
     Whatever goes wrong, an interrupt included, leaves no partial file and an older `path` as it was. Only its owner can
-    read a `private` file.
+    read a `private` file. A `durable` one survives a power failure from when the block is left.
     """
-    if not path.parent.is_dir():
-        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+    temporary = None
     try:
+        check_writable(path)
         handle, name = tempfile.mkstemp(prefix=".", suffix=path.suffix, dir=path.parent)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be written ({error.strerror}); choose another place") from None
-    os.close(handle)
-    temporary = Path(name)
-    try:
+        temporary = Path(name)
+        os.close(handle)
         yield temporary
         # mkstemp makes files that only their owner can read; give ours the permissions any new file would get.
         if not private:
             temporary.chmod(0o666 & ~_umask())
+        if durable:
+            _sync(temporary)
         temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+        if durable:
+            sync_folder(path.parent)
+    except InputError:
+        raise  # some are errors of the system as well, and say what is wrong already
+    except OSError as error:
+        raise InputError(f"{path}: cannot be written ({_explain(error)}); choose another place, or make room") from None
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def check_readable(path: Path) -> None:
+    """Refuse a path to read from that is not there, or is neither a file nor a folder: a pipe would hang."""
+    if path.is_file() or path.is_dir():
+        return
+    if path.exists():
+        raise InputError(f"{path}: is neither a file nor a folder, but a device or a pipe; give a file")
+    raise MissingError(f"{path}: there is no such file or folder; check the path")
+
+
+def check_writable(path: Path) -> None:
+    """Refuse a path where no file can be written: in no folder, a folder itself, a device, or a loop of links."""
+    if not path.parent.is_dir():
+        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+    if path.is_dir():
+        raise InputError(f"{path}: is a folder, but a file is written; add a file name")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path}: is a device or a pipe, not a file; choose another place")
+    if path.is_symlink() and not path.exists() and _is_loop(path):
+        raise InputError(f"{path}: is a link that leads back to itself; choose another place")
+
+
+def check_folder(path: Path) -> None:
+    """Refuse a path that is no folder and cannot become one, before anything is computed."""
+    if path.is_dir():
+        return
+    existing = next(parent for parent in (path, *path.absolute().parents) if os.path.lexists(parent))
+    if not existing.is_dir():
+        raise InputError(f"{path}: cannot be made a folder, because {existing} is none; choose another place")
+
+
+def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
+    """Refuse outputs that are inputs, or would overwrite a file in a folder that is one."""
+    sources = [(source, os.path.realpath(source)) for source in inputs if source is not None]
+    for output in outputs:
+        if output is None:
+            continue
+        place = os.path.realpath(output)
+        for source, found in sources:
+            if place == found:
+                raise InputError(f"{output}: is an input, and inputs are never overwritten; name another output")
+            if os.path.isfile(place) and Path(found) in Path(place).parents:  # noqa: PTH113 - resolve() fails in loops
+                raise InputError(f"{output}: is a file in the input {source}, and would be overwritten; name another")
 
 
 @contextmanager
@@ -52,7 +103,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         raise  # some are errors of the system as well, and say what is wrong already
     except OSError as error:
         raise InputError(
-            f"{folder}: cannot be written ({error.strerror}); choose another place, or make room"
+            f"{folder}: cannot be written ({_explain(error)}); choose another place, or make room"
         ) from None
 
 
@@ -80,7 +131,34 @@ def make_folder(path: Path) -> None:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{path}: cannot be made a folder ({error.strerror}); choose another place") from None
+        raise InputError(f"{path}: cannot be made a folder ({_explain(error)}); choose another place") from None
+
+
+def _is_loop(path: Path) -> bool:
+    try:
+        path.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def _explain(error: OSError) -> str:
+    return error.strerror or str(error)
+
+
+def sync_folder(folder: Path) -> None:
+    """See that the names in a folder are on disk."""
+    if sys.platform != "win32":  # which has no such thing
+        _sync(folder)
+
+
+def _sync(path: Path) -> None:
+    # Windows flushes only what may be written to.
+    handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
 
 
 def _umask() -> int:

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import ImageError, InputError
 from bottlegan.data.patches import list_patches
 from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.slides.reader import Slide, is_slide, open_slide
@@ -18,23 +18,47 @@ MOST_IMAGES = 32
 Thing = TypeVar("Thing")
 
 
-def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Pixels]:
-    """Return images of one lab as RGB levels (H, W, 3): those named, some of a folder, or tissue tiles of a slide.
+class LabImages(NamedTuple):
+    """Images (H, W, 3) of one lab, and why some files in its folders could not be read."""
 
-    Of more than MOST_IMAGES, so many at even distances are read.
+    images: list[Pixels]
+    skipped: list[ImageError]
+
+
+def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Pixels]:
+    """Return images (H, W, 3) of one lab, without those that `scan_lab` skips."""
+    return scan_lab(sources, seed).images
+
+
+def scan_lab(sources: Sequence[Path], seed: int = 0) -> LabImages:
+    """Return images of one lab: the files named, images of a folder, or tissue tiles of a slide.
+
+    At most MOST_IMAGES files are read, evenly spaced. A file in a folder that cannot be read is skipped; one that was
+    named is an error.
     """
     files = [file for source in sources for file in _list_files(source)]
     if not files:
         raise InputError("there is no image to fit a style to; give at least one of the lab")
     chosen = spread(files, MOST_IMAGES)
     images: list[Pixels] = []
+    skipped: list[ImageError] = []
     for file in chosen:
-        if is_slide(file):
-            with open_slide(file) as slide:
-                images += sample_slide(slide, max(1, MOST_IMAGES // len(chosen)), seed)
-        else:
-            images.append(read_image(file))
-    return images
+        try:
+            images += _read_file(file, max(1, MOST_IMAGES // len(chosen)), seed)
+        except ImageError as error:
+            if file in sources:
+                raise
+            skipped.append(error)
+    if not images:
+        raise skipped[0]
+    return LabImages(images, skipped)
+
+
+def _read_file(file: Path, tiles: int, seed: int) -> list[Pixels]:
+    if not is_slide(file):
+        return [read_image(file)]
+    with open_slide(file) as slide:
+        return sample_slide(slide, tiles, seed)
 
 
 def sample_slide(slide: Slide, count: int = MOST_IMAGES, seed: int = 0) -> list[Pixels]:

@@ -9,12 +9,13 @@ import shutil
 import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from bottlegan.core.config import document, to_values
-from bottlegan.core.errors import ConfigError
+from bottlegan.core.config import Count, document, to_values
 from bottlegan.core.files import make_folder, write_text
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
@@ -35,21 +36,16 @@ from bottlegan.stain.style import LABS, PAPER, REFERENCE, Style, draw_style
 class DemoConfig:
     """How large the demo is."""
 
-    labs: int = 6
-    patches: int = 4
+    labs: Annotated[int, Field(ge=2, le=1000)] = 6
+    patches: Annotated[int, Field(ge=2, le=1000)] = 4
     """Patches of each lab; the last one is tested on, the others are trained on."""
-    reference: int = 16
+    reference: Annotated[int, Field(ge=2, le=1000)] = 16
     """Patches in the reference set."""
-    size: int = 448
+    size: Annotated[int, Field(ge=96, le=4096)] = 448
     """Side of a patch in pixels."""
-    rounds: int = 50
+    rounds: Count = 50
     """Rounds of phase 2."""
     seed: int = 0
-
-    def __post_init__(self) -> None:
-        """Check that there is something to show."""
-        if self.labs < 2 or self.patches < 2 or self.reference < 2 or self.rounds < 1:
-            raise ConfigError("a demo needs at least 2 labs, 2 patches of each, 2 reference patches and 1 round")
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ class LabsConfig:
     folder: Path | None = None
     """One sub-folder a lab, with a lab.toml in it, relative to this document; without it, labs are drawn."""
     reference: Path | None = None
-    """With `folder`: folder of the public reference set, which upload = "generators" needs."""
+    """With `folder`: folder of the public reference set, which phase 1 needs unless it is of codes."""
     prior: Path | None = None
     """Model file that styles are fitted to, relative to this document; without it, the one that is shipped."""
     count: int = 4

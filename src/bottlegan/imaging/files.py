@@ -1,14 +1,19 @@
 """Plain image files, read whole and checked, and written whole or not at all."""
 
+import os
+import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from threading import Lock
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from bottlegan.core.errors import ImageError, InputError, MissingError
-from bottlegan.core.files import replacing
+from bottlegan.core.errors import ImageError, InputError
+from bottlegan.core.files import check_readable, replacing
 
 Pixels = NDArray[np.uint8]
 """An RGB image (H, W, 3), or several: the 256 levels of each channel."""
@@ -17,6 +22,9 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tif
 """What we read and write, by suffix."""
 MASK_ENDING = "_mask"
 """Of the name of a mask, beside the image that it is of."""
+MOST_PIXELS, MOST_MASK_PIXELS = 10**8, 2**26
+"""Of a file that is read whole, which takes less than 1 GB. Larger ones are slides."""
+STRIP_PIXELS = 2**22
 
 _SAVE: dict[str, dict[str, object]] = {
     "PNG": {},
@@ -24,6 +32,7 @@ _SAVE: dict[str, dict[str, object]] = {
     "TIFF": {"compression": "tiff_deflate"},
     "WEBP": {"lossless": True},
 }
+_STDERR = Lock()  # of the process's own standard error, which is redirected for a moment
 _GRAY = ("1", "L", "LA", "La", "I", "F")
 _TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # also BigTIFF, in either order of bytes
 
@@ -34,15 +43,26 @@ def read_image(path: Path) -> Pixels:
     Alpha is flattened on white, the color of empty glass; 16 bits a channel are scaled to 8. Grayscale and CMYK files
     are refused: neither tells what color a stain has.
     """
-    image = _open(path)
+    return to_pixels(_open(path, MOST_PIXELS), str(path))
+
+
+def to_pixels(image: Image.Image, name: str = "image") -> Pixels:
+    """Return a decoded image as RGB levels (H, W, 3), uint8, as `read_image` does; `name` is for errors."""
     if image.mode in _GRAY or image.mode.startswith("I;16"):
-        raise ImageError(f"{path}: is grayscale ({image.mode}); give the RGB image, stains are told apart by color")
+        raise ImageError(f"{name}: is grayscale ({image.mode}); give the RGB image, stains are told apart by color")
     if image.mode == "CMYK":
-        raise ImageError(f"{path}: is CMYK, whose colors depend on a printer; convert it to RGB first")
-    if image.has_transparency_data:
-        layer = image.convert("RGBA")
-        image = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
-    return np.asarray(image.convert("RGB"))
+        raise ImageError(f"{name}: is CMYK, whose colors depend on a printer; convert it to RGB first")
+    width, height = image.size
+    levels = np.empty((height, width, 3), np.uint8)
+    # In strips, because each step makes a copy, and several of a large image would not fit into memory.
+    rows = max(1, STRIP_PIXELS // width)
+    for top in range(0, height, rows):
+        strip = image.crop((0, top, width, min(top + rows, height)))
+        if image.has_transparency_data:
+            layer = strip.convert("RGBA")
+            strip = Image.alpha_composite(Image.new("RGBA", layer.size, "white"), layer)
+        levels[top : top + rows] = np.asarray(strip.convert("RGB"))
+    return levels
 
 
 def read_mask(path: Path) -> NDArray[np.bool_]:
@@ -56,7 +76,7 @@ def read_mask(path: Path) -> NDArray[np.bool_]:
 
 def read_values(path: Path) -> NDArray[np.int64]:
     """Return the values (H, W) of a mask file: of its one channel or, if it has a palette of colors, their numbers."""
-    image = _open(path)
+    image = _open(path, MOST_MASK_PIXELS)
     if image.mode in ("RGB", "RGBA", "P"):
         channels = np.asarray(image.convert("RGB"))
         colored = bool((channels != channels[..., :1]).any())
@@ -89,16 +109,35 @@ def write_image(path: Path, levels: Pixels) -> None:
         Image.fromarray(levels).save(temporary, format=kind, **_SAVE[kind])
 
 
-def _open(path: Path) -> Image.Image:
-    """Return the decoded file, upright, or raise an error that says what is wrong with it."""
-    if not path.exists():
-        raise MissingError(f"{path}: there is no such file; check the path")
+@contextmanager
+def _silencing_libtiff() -> Iterator[None]:
+    """Keep libtiff from writing its own lines about damaged tags to the terminal; an error of ours says it."""
+    with _STDERR:
+        sys.stderr.flush()
+        kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+        try:
+            os.dup2(nowhere, 2)
+            yield
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)
+            os.close(nowhere)
+
+
+def _open(path: Path, most: int) -> Image.Image:
+    """Return the decoded file of at most so many pixels, upright, or raise an error that says what is wrong with it."""
+    check_readable(path)
     known = "PNG, JPEG, TIFF or WebP"
     try:
         # What Pillow warns of in a damaged file, it then either reads all the same or refuses.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=tuple(_SAVE)) as image:
-            image.load()
-            return ImageOps.exif_transpose(image)
+            # Before anything is decoded: a few kilobytes can claim any size.
+            if image.width * image.height > most:
+                raise Image.DecompressionBombError
+            with _silencing_libtiff() if image.format == "TIFF" else nullcontext():
+                image.load()
+            ImageOps.exif_transpose(image, in_place=True)
+            return image
     except UnidentifiedImageError:
         with path.open("rb") as file:
             if file.read(4) in _TIFF_BEGINS:
@@ -106,7 +145,9 @@ def _open(path: Path) -> Image.Image:
                 raise ImageError(f"{path}: is truncated or damaged (it has no image); copy it again") from None
         raise ImageError(f"{path}: is not an image that can be read; give {known}, 8 or 16 bits a channel") from None
     except Image.DecompressionBombError:
-        raise ImageError(f"{path}: is too large to be read whole; cut it into patches") from None
+        raise ImageError(
+            f"{path}: is too large to be read whole, at most {most // 10**6} megapixels are; cut it into patches"
+        ) from None
     except PermissionError:
         raise ImageError(f"{path}: may not be read; check its permissions") from None
     except IsADirectoryError:

@@ -23,6 +23,12 @@ from bottlegan.metrics.calibration import (
 
 RANKS, HIGHEST = 512, 16.0
 """Bins of log odds, from -HIGHEST to HIGHEST, that the areas under ROC curves are computed from."""
+MOST = 2.0**53
+"""Of anything that is counted; up to here, whole numbers are exact."""
+MOST_SURPRISE = 1e6
+"""Nats by which a network may be wrong about a pixel, on average: far more than one that was trained."""
+ROUNDING = 1e-9
+"""Of a sum of confidences, as a share of their number."""
 
 
 @dataclass(frozen=True)
@@ -68,16 +74,39 @@ def count_ranks(logits: Tensor, truth: Tensor) -> Tensor:
 
 
 def find_bad_tally(total: Tensor, layout: Layout) -> str | None:
-    """Return what is wrong with a tally of somebody else, of the right size and type."""
-    if not bool(total.isfinite().all()) or bool((total < 0).any()):
+    """Return what is wrong with a tally of somebody else, of the right size and type.
+
+    Whatever passes is a tally that some network could have on some images: it gives finite scores, alone or added up.
+    """
+    if not bool(total.isfinite().all()) or bool((total < 0).any()) or bool((total > MOST).any()):
         return "its tally holds what no count can be"
-    (right, found, true), _, bins, ranks = layout.split(total)
-    if bool((right > torch.minimum(found, true)).any()):
-        return "its tally counts more that is right than there is"
-    sums = [found.sum(), true.sum(), bins[2].sum()] + ([ranks.sum() / layout.classes] if layout.ranked else [])
-    if len({round(each.item()) for each in sums}) > 1:
-        return "the parts of its tally do not fit together"
-    return None
+    counts, surprise, bins, ranks = layout.split(total)
+    right, found, true = counts
+    confidence, correct, held = bins
+    count = true.sum()
+    same = [(found.sum(), count), (held.sum(), count), (correct.sum(), right.sum())]
+    if layout.ranked:
+        same += [*zip(ranks[1].sum(dim=1), true, strict=True), *zip(ranks[0].sum(dim=1), count - true, strict=True)]
+    whole = torch.cat([counts.flatten(), correct, held, ranks.flatten()])
+    edges, slack = torch.arange(BINS + 1, dtype=total.dtype) / BINS, ROUNDING * held
+    below, above = edges[:-1] * held - slack, edges[1:] * held + slack
+    faults = {
+        "its tally counts parts of pixels": whole != whole.round(),
+        "its tally counts more that is right than there is": torch.cat([right > found, right > true, correct > held]),
+        "the parts of its tally do not fit together": torch.stack([one != other for one, other in same]),
+        "its tally has confidences outside of their bins": torch.cat([confidence < below, confidence > above]),
+        f"its tally has more than {MOST_SURPRISE:g} nats a pixel": surprise > MOST_SURPRISE * count,
+    }
+    return next((fault for fault, wrong in faults.items() if bool(wrong.any())), None)
+
+
+def find_changed_tally(total: Tensor, layout: Layout, announced: Sequence[int]) -> str | None:
+    """Return whether a tally is of other images than announced, which had so many pixels or patches of each class."""
+    true = [int(each) for each in layout.split(total)[0][2].tolist()]
+    if true == list(announced):
+        return None
+    counted, wanted = (" and ".join(map(str, each)) or "nothing" for each in (true, announced))
+    return f"its tally counts {counted} of the classes, not {wanted}"
 
 
 def count_all(total: Tensor, layout: Layout) -> int:

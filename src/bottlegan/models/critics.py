@@ -1,12 +1,15 @@
 """The critics: PatchGANs that score how real each part of an image is.
 
-Neither normalizes its features. Instance norm would make them blind to color, which is all that matters here.
+By default neither normalizes its features: instance norm makes them nearly blind to color, which is all that matters
+here. The published ones do.
 """
 
 from itertools import pairwise
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
 from bottlegan.core.config import document
@@ -17,10 +20,13 @@ from bottlegan.stain.density import to_density
 class CriticConfig:
     """The form of both critics."""
 
-    width: int = 32
+    width: Annotated[int, Field(ge=1, le=1024)] = 32
     """Channels of the first layer; each further one has twice as many."""
-    depth: int = 3
+    depth: Annotated[int, Field(ge=1, le=8)] = 3
     """Layers that halve the image."""
+    published: bool = False
+    """As the authors' code has it: instance norm in every layer, and the last one reads features and code directly, of
+    which there are as many together as features alone without a code."""
 
 
 class Critic(nn.Module):
@@ -32,17 +38,22 @@ class Critic(nn.Module):
     def __init__(self, config: CriticConfig, code_size: int = 0) -> None:
         """Build it."""
         super().__init__()
+        self.published = config.published
         widths = [3, *(config.width * 2**level for level in range(config.depth))]
+        if self.published:
+            widths[-1] -= code_size
         pairs = pairwise(widths)
         self.down = nn.ModuleList(nn.Conv2d(a, b, 4, stride=2, padding=1) for a, b in pairs)
-        self.mix = nn.Conv2d(widths[-1] + code_size, widths[-1], 1)
-        self.last = nn.Conv2d(widths[-1], 1, 1)
+        joined = widths[-1] + code_size
+        self.mix = None if self.published else nn.Conv2d(joined, widths[-1], 1)
+        self.last = nn.Conv2d(joined if self.published else widths[-1], 1, 1)
 
     def forward(self, images: Tensor, code: Tensor | None = None) -> Tensor:
         """Return the scores of images in [0, 1], given codes (N, code_size) for the style critic."""
         hidden = to_density(images)
         for convolution in self.down:
-            hidden = F.leaky_relu(convolution(hidden), 0.2)
+            hidden = convolution(hidden)
+            hidden = F.leaky_relu(F.instance_norm(hidden) if self.published else hidden, 0.2)
         if code is not None:
             hidden = torch.cat([hidden, code[:, :, None, None].expand(-1, -1, *hidden.shape[2:])], dim=1)
-        return self.last(F.leaky_relu(self.mix(hidden), 0.2))
+        return self.last(hidden if self.mix is None else F.leaky_relu(self.mix(hidden), 0.2))

@@ -8,6 +8,8 @@ from typing import Any
 
 from bottlegan.core.config import document, parse
 from bottlegan.core.errors import ConfigError, InputError, ModelFileError
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.core.stamp import is_whole
 from bottlegan.models.config import ModelConfig
 from bottlegan.stain.style import Style
 
@@ -57,7 +59,15 @@ def read_text(text: str | None, path: Path) -> ModelDocument:
         values = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ModelFileError(one_line(f"{path}: its document is not JSON ({error}); save the model again")) from None
+    if isinstance(values, dict):
+        values.pop(CHECKSUM, None)
     return check_document(values, path)
+
+
+def check_whole(text: str, path: Path) -> None:
+    """Refuse a file whose document has a checksum, as all have that are written now, if it does not fit."""
+    if f'"{CHECKSUM}"' in text and not is_whole(path.read_bytes()):
+        raise ModelFileError(f"{path}: is damaged: its checksum does not fit; copy or download it again")
 
 
 def check_document(values: Any, path: Path) -> ModelDocument:
@@ -85,10 +95,6 @@ def check_document(values: Any, path: Path) -> ModelDocument:
         "format": (checked.format, FORMAT, FORMAT),
         "number of styles": (len(checked.styles), 0, MAX_PAIRS if pairs else MAX_STYLES),
         "encoder": (checked.encoder, 0, 1024 if config.paradigm == "many-one-many" else 0),
-        "model.code_size": (config.code_size, 1, 4096),
-        "model.generator.width": (config.generator.width, 1, 4096),
-        "model.generator.depth": (config.generator.depth, 0, 16),
-        "model.generator.mapping": (config.generator.mapping, 0, 4096),
     }
     for key, (value, low, high) in bounds.items():
         if not low <= value <= high:

@@ -12,7 +12,7 @@ FINDER_WIDTH = 32
 def list_shapes(said: ModelDocument) -> Shapes:
     """Return the shape of each tensor of the model that a document describes."""
     config, styles = said.model, len(said.styles)
-    if config.generator.kind == "unet":
+    if config.generator.kind != "pixel":
         return _ask_torch(said)
     shapes: Shapes = {
         "codes.table": (styles, config.code_size),
@@ -88,7 +88,7 @@ def _under(name: str, shapes: Shapes) -> Shapes:
 
 
 def _ask_torch(said: ModelDocument) -> Shapes:
-    """Return the shapes of a model of U-Nets, which only torch can run anyway."""
+    """Return the shapes of a model whose generators only torch can run anyway."""
     from bottlegan.models.files import build_empty  # noqa: PLC0415 - it imports torch
 
     return {name: tuple(tensor.shape) for name, tensor in build_empty(said).state_dict().items()}

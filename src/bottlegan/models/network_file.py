@@ -20,14 +20,18 @@ from torch import Tensor
 from bottlegan.core.config import document, parse, to_values
 from bottlegan.core.errors import ConfigError, InputError, MissingError, ModelFileError
 from bottlegan.core.files import replacing
+from bottlegan.core.stamp import BLANK, stamp
+from bottlegan.core.stamp import KEY as CHECKSUM
 from bottlegan.core.task import Task
-from bottlegan.models.document import MAX_TEXT, NETWORK_KEY, one_line
+from bottlegan.models.document import MAX_TEXT, NETWORK_KEY, check_whole, one_line
 from bottlegan.models.networks import Built, NetworkConfig, Weights, build_network, check_allowed, load_weights
 from bottlegan.models.weights import ModelWeights
 
 Mode = Literal["plain", "normalize", "restain"]
 FORMAT = 1
 LARGEST_CROP = 4096
+TRIED = 512
+"""Side of the image that a network of a file is tried on, at most: what it claims to be trained on may be any size."""
 COLDEST, HOTTEST = 0.05, 20.0
 """Temperatures that a file may have."""
 DIGEST = 64  # hexadecimal digits of a SHA-256
@@ -79,15 +83,18 @@ def save_network(path: Path, weights: Mapping[str, Tensor], said: NetworkDocumen
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     _check_tensors(tensors, path)
-    text = json.dumps(to_values(replace(said, weights=digest_weights(tensors))), sort_keys=True, allow_nan=False)
-    with replacing(path) as temporary:
-        temporary.write_bytes(save(tensors, {NETWORK_KEY: text}))
+    values = {CHECKSUM: BLANK, **to_values(replace(said, weights=digest_weights(tensors)))}
+    text = json.dumps(values, sort_keys=True, allow_nan=False)
+    with replacing(path, durable=True) as temporary:
+        temporary.write_bytes(stamp(save(tensors, {NETWORK_KEY: text})))
 
 
 def read_network_document(path: Path) -> NetworkDocument:
     """Read what a network's file says of it, checked, without its tensors."""
     with _open(path) as file:
-        return _read_document(file, path)
+        said = _read_document(file, path)
+        check_whole(file.metadata()[NETWORK_KEY], path)
+    return said
 
 
 def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, NetworkDocument]:
@@ -98,7 +105,7 @@ def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, Netw
         allowed: Factories that may be called, besides our own: `package.module:function`.
     """
     with _open(path) as file:
-        said = _read_document(file, path)
+        said, text = _read_document(file, path), file.metadata()[NETWORK_KEY]
         weights: Weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
     _check_tensors(weights, path)
     if digest_weights(weights) != said.weights:
@@ -108,7 +115,7 @@ def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, Netw
             said.network, said.task, allowed, "allow it, if you trust it, with --allow, or allowed= in Python"
         )
         budget = sum(tensor.numel() for tensor in weights.values())
-        built = build_network(said.network, said.task, torch.Generator(), crop=said.crop, budget=budget)
+        built = build_network(said.network, said.task, torch.Generator(), crop=min(said.crop, TRIED), budget=budget)
     except ConfigError as error:
         raise ModelFileError(one_line(f"{path}: {error}")) from None
     try:
@@ -117,6 +124,8 @@ def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, Netw
         raise ModelFileError(
             one_line(f"{path}: its tensors are not those of its network ({' '.join(str(error).split())})")
         ) from None
+    # Last, because all else says better what is wrong with a file that was made so.
+    check_whole(text, path)
     built.network.eval().requires_grad_(False)
     return built, said
 
@@ -183,7 +192,10 @@ def _read_document(file: Any, path: Path) -> NetworkDocument:
     if len(text) > MAX_TEXT:
         raise ModelFileError(f"{path}: its document has {len(text)} characters, at most {MAX_TEXT} are read")
     try:
-        return parse(NetworkDocument, json.loads(text), str(path))
+        values = json.loads(text)
+        if isinstance(values, dict):
+            values.pop(CHECKSUM, None)
+        return parse(NetworkDocument, values, str(path))
     except (ValueError, RecursionError) as error:
         said = error if isinstance(error, InputError) else f"{path}: its document is not JSON ({error})"
         raise ModelFileError(one_line(str(said))) from None

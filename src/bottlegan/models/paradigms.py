@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from bottlegan.core.errors import ModelFileError
 from bottlegan.models.config import GeneratorConfig, ModelConfig, Paradigm
 from bottlegan.models.pixel import PixelGenerator
+from bottlegan.models.published import PublishedGenerator
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.style_encoder import StyleEncoder
@@ -175,9 +176,13 @@ def drawing_from(random: torch.Generator) -> Iterator[None]:
 
 def build_generator(config: GeneratorConfig, code_size: int) -> nn.Module:
     """Return a new generator."""
-    if config.kind == "unet":
-        return UNetGenerator(config, code_size)
-    return PixelGenerator(config, code_size)
+    match config.kind:
+        case "unet":
+            return UNetGenerator(config, code_size)
+        case "published":
+            return PublishedGenerator(config, code_size)
+        case "pixel":
+            return PixelGenerator(config, code_size)
 
 
 def _for_each(images: Tensor, code: Tensor) -> Tensor:

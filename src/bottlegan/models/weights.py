@@ -18,7 +18,18 @@ from safetensors.numpy import save
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError, MissingError, ModelFileError
 from bottlegan.core.files import replacing
-from bottlegan.models.document import KEY, NETWORK_KEY, ModelDocument, check_document, check_name, one_line, read_text
+from bottlegan.core.stamp import BLANK, stamp
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.models.document import (
+    KEY,
+    NETWORK_KEY,
+    ModelDocument,
+    check_document,
+    check_name,
+    check_whole,
+    one_line,
+    read_text,
+)
 from bottlegan.models.layout import list_shapes
 from bottlegan.stain.affine import StyleMaps
 
@@ -97,7 +108,8 @@ class ModelWeights:
 def read_weights(path: Path) -> ModelWeights:
     """Read the weights of a model."""
     with open_weights(path) as file:
-        said = read_text((file.metadata() or {}).get(KEY), path)
+        text = (file.metadata() or {}).get(KEY)
+        said = read_text(text, path)
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
         check_layout(said, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}, path)
         # Copied, because what is read may be a view of the file, which others may change.
@@ -106,6 +118,7 @@ def read_weights(path: Path) -> ModelWeights:
     basis = arrays.get("encoder.basis")
     if basis is not None and not np.linalg.cond(basis) < MAX_CONDITION:
         raise ModelFileError(f"{path}: the two stains of its encoder are one; train the model again")
+    check_whole(str(text), path)
     return ModelWeights(said, arrays)
 
 
@@ -118,11 +131,10 @@ def write_weights(model: ModelWeights, path: Path) -> None:
         model.document, {name: (KINDS.get(a.dtype, str(a.dtype)), a.shape) for name, a in model.arrays.items()}, path
     )
     check_finite(model.arrays, path)
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, a model is one file; add a file name")
-    with replacing(path) as temporary:
+    with replacing(path, durable=True) as temporary:
         arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
-        temporary.write_bytes(save(arrays, {KEY: json.dumps(values, sort_keys=True, allow_nan=False)}))
+        text = json.dumps({CHECKSUM: BLANK, **values}, sort_keys=True, allow_nan=False)
+        temporary.write_bytes(stamp(save(arrays, {KEY: text})))
 
 
 def read_document(path: Path) -> ModelDocument:

@@ -76,6 +76,19 @@ class MapChoice:
 
         return fit
 
+    def describe(self) -> dict[str, Json]:
+        """Return all that decides on the map, without a path; refuse a style that the model does not know."""
+        for style in (self.style, self.to):
+            if style is not None:
+                self._load(style)
+        like = None
+        if self.like is not None:
+            code = fit_target(self.like, read_weights(self.model), self.seed).code
+            like = f"a style with the SHA-256 {hashlib.sha256(code.tobytes()).hexdigest()[:16]}"
+        digest = hashlib.sha256(self.model.read_bytes()).hexdigest()
+        values = {key: getattr(self, key) for key in ("direction", "style", "to", "seed", "force", "everything")}
+        return {**values, "like": like, "model": f"SHA-256 {digest[:16]}"}
+
     def _load(self, style: str) -> Normalizer:
         """Return the normalizer of a style that the model knows; refuse one that was refused when it was fitted."""
         known = Normalizer.load(self.model, style, everything=self.everything)

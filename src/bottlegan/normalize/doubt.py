@@ -30,16 +30,15 @@ def doubt_levels(levels: Pixels, model: ModelWeights, code: Floats) -> Floats:
 
 
 def doubt_batch(images: "Tensor", model: ModelWeights, code: Floats) -> "Tensor":
-    """Return the doubt (N, H, W) of a batch (N, 3, H, W) of floats in [0, 1], on its device."""
+    """Return the doubt (N, H, W) of a batch (N, 3, H, W), or (H, W) of an image (3, H, W), on its device."""
     import torch  # noqa: PLC0415 - it is there already, where there is a tensor
 
-    from bottlegan.normalize.tensors import check_batch  # noqa: PLC0415 - it imports torch
+    from bottlegan.normalize.tensors import to_checked_batch  # noqa: PLC0415 - it imports torch
     from bottlegan.stain.density import to_density  # noqa: PLC0415 - it imports torch
 
-    check_batch(images)
-    density = to_density(images.detach().float().cpu()).movedim(1, 3)
-    doubts = doubt_densities(density.reshape(-1, 3).numpy(), model, code)
-    return torch.from_numpy(doubts).reshape(density.shape[:3]).to(images.device)
+    density = to_density(to_checked_batch(images).detach().float().cpu()).movedim(1, 3)
+    doubts = torch.from_numpy(doubt_densities(density.reshape(-1, 3).numpy(), model, code))
+    return doubts.reshape(density.shape[:3] if images.ndim == 4 else density.shape[1:3]).to(images.device)
 
 
 def doubt_densities(density: Floats, model: ModelWeights, code: Floats) -> Floats:

@@ -1,12 +1,13 @@
 """Mapping image files: one image to one image, or a folder to a folder."""
 
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bottlegan.colormap.table import Convert
-from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import make_folder
+from bottlegan.core.errors import ImageError, InputError
+from bottlegan.core.files import check_apart, check_folder, check_writable, make_folder, replacing
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.patches import list_patches
 from bottlegan.imaging.files import FORMATS, read_image, write_image
@@ -18,42 +19,40 @@ class ImagePair(NamedTuple):
 
     source: Path
     target: Path
+    mask: Path | None = None
+    """The image's mask, which is copied beside the result."""
 
 
 def map_files(
     pairs: Sequence[ImagePair], choose: Callable[[Path], Convert], progress: Progress | None = None
-) -> list[RefusedError]:
-    """Map images, each as `choose` says, and return why some were refused, and not written.
+) -> list[InputError]:
+    """Map images, each as `choose` says, and return why some were refused or could not be read.
 
-    Every file is written whole or not at all; their folder is made when there is something to write.
+    Every file is written whole or not at all. Their folder is made when there is something to write.
     """
-    refused = []
-    for source, target in (progress or Silent()).track(pairs, "mapping images", len(pairs)):
+    failures: list[InputError] = []
+    for source, target, mask in (progress or Silent()).track(pairs, "mapping images", len(pairs)):
         try:
-            convert = choose(source)
-        except RefusedError as error:
-            refused.append(error)
+            mapped = choose(source)(read_image(source))
+        except (ImageError, RefusedError) as error:
+            failures.append(error)
             continue
-        mapped = convert(read_image(source))
         make_folder(target.parent)
         write_image(target, mapped)
-    return refused
+        if mask is not None:
+            with replacing(target.with_name(mask.name)) as temporary:
+                shutil.copyfile(mask, temporary)
+    return failures
 
 
 def pair_files(source: Path, target: Path) -> list[ImagePair]:
-    """Return each image to read, and where its result goes; refuse a place that cannot be written to.
-
-    Masks beside images are passed over.
-    """
-    if source.resolve() == target.resolve():
-        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    """Return each image to read, and where its result goes; refuse a place that cannot be written to."""
+    check_apart([target], [source])
     if not source.is_dir():
         if target.suffix.lower() not in FORMATS:
             raise InputError(f"{target}: is not an image name; end it in one of {', '.join(sorted(FORMATS))}")
-        if not target.parent.is_dir():
-            raise MissingError(f"{target.parent}: there is no such folder to write {target.name} to; create it first")
+        check_writable(target)
         return [ImagePair(source, target)]
-    if target.exists() and not target.is_dir():
-        raise InputError(f"{target}: is a file, and what becomes of a folder is a folder; choose another place")
+    check_folder(target)
     patches = list_patches(source)
-    return [ImagePair(patch.image, target / patch.image.name) for patch in patches]
+    return [ImagePair(patch.image, target / patch.image.name, patch.mask) for patch in patches]

@@ -4,20 +4,21 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
+from PIL import Image
 
 from bottlegan.core.errors import InputError
 from bottlegan.data.lab import read_lab, sample_slide
-from bottlegan.imaging.files import Pixels
+from bottlegan.imaging.files import Pixels, to_pixels
 from bottlegan.slides.reader import OpenedSlide, PlainImage, Slide
 
-Given = Pixels | str | Path | Slide
+Given = Pixels | Image.Image | str | Path | Slide
 
 
 def read_images(images: object, seed: int) -> list[Pixels]:
     """Return images given as arrays, as paths or as an open slide, of which no more are read than a fit looks at."""
     if isinstance(images, OpenedSlide | PlainImage):
         return sample_slide(images, seed=seed)
-    if isinstance(images, str | Path) or (isinstance(images, np.ndarray) and images.ndim != 4):
+    if isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim != 4):
         images = [images]
     if not isinstance(images, Iterable):
         raise InputError(f"images must be arrays or paths, got a {type(images).__name__}; give at least one")
@@ -28,12 +29,19 @@ def read_images(images: object, seed: int) -> list[Pixels]:
 
 
 def check_levels(image: object) -> Pixels:
-    """Return RGB levels (H, W, 3), uint8, if that is what it is."""
-    wanted = "an image must be a uint8 array (height, width, 3) or a float tensor (N, 3, height, width)"
+    """Return RGB levels (H, W, 3), uint8, of an array of such, of floats in [0, 1], or of a PIL image."""
+    wanted = (
+        "an image must be an array (height, width, 3) of uint8 or of floats in [0, 1], a PIL image, or a float tensor"
+    )
+    if isinstance(image, Image.Image):
+        return to_pixels(image)
     if not isinstance(image, np.ndarray):
         raise InputError(f"{wanted}, got a {type(image).__name__}; convert it, for example with np.asarray")
-    if image.dtype != np.uint8:
-        raise InputError(f"{wanted}, got an array of {image.dtype}; scale it to 0 to 255 and use .astype(np.uint8)")
-    if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise InputError(f"{wanted}, got shape {image.shape}; give RGB, channels last, without alpha, and not empty")
-    return image
+    if image.dtype.kind == "f" and not ((image >= 0) & (image <= 1)).all():
+        raise InputError(f"{wanted}, got floats outside of it; divide by 255, or clip them")
+    levels = np.rint(255 * image).astype(np.uint8) if image.dtype.kind == "f" else image
+    if levels.dtype != np.uint8:
+        raise InputError(f"{wanted}, got an array of {levels.dtype}; scale it to 0 to 255 and use .astype(np.uint8)")
+    if levels.ndim != 3 or levels.shape[2] != 3 or not levels.size:
+        raise InputError(f"{wanted}, got shape {levels.shape}; give RGB, channels last, without alpha, and not empty")
+    return levels

@@ -4,10 +4,11 @@ import sys
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeGuard, overload
+from typing import TYPE_CHECKING, Any, Self, TypeGuard, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from bottlegan.colormap.table import ColorMap
 from bottlegan.core.errors import InputError
@@ -30,16 +31,17 @@ if TYPE_CHECKING:
     from bottlegan.normalize.tensors import TensorMap
 
 Floats = NDArray[np.float32]
+AnyImage = TypeVar("AnyImage", Pixels, NDArray[np.floating], Image.Image, "Tensor")
 DIRECTIONS: tuple[Direction, ...] = ("normalize", "restain")
 
 
 class Normalizer:
     """Brings images of one lab to the reference stain, and back; with frozen statistics, as a pure map of colors.
 
-    Images are RGB levels (H, W, 3), uint8, or batches (N, 3, H, W) of floats in [0, 1] on any device. No gradient
-    passes. Levels take the kernel, with the same bits on every machine, and are remembered in a table of up to 64 MB,
-    one for each direction. Batches take the network on their device. Pen is left as it is, unless `everything` is to be
-    mapped.
+    Images are arrays (H, W, 3) of uint8 or of floats in [0, 1], PIL images, or tensors (3, H, W) or (N, 3, H, W) of
+    floats in [0, 1] on any device. What comes back is of the same kind. No gradient passes. Arrays of uint8 take the
+    kernel, with the same bits on every machine, and are remembered in a table of up to 64 MB, one for each direction.
+    Floats take the network on their device. Pen is left as it is, unless `everything` is to be mapped.
     """
 
     def __init__(
@@ -86,7 +88,8 @@ class Normalizer:
         """Fit the style code of a lab to a few of its images, unlabeled; the same seed gives the same code.
 
         Args:
-            images: RGB levels (H, W, 3), uint8, an image file, a folder, a slide, or several of these. All of ONE lab.
+            images: An array (H, W, 3) of uint8 or of floats in [0, 1], a PIL image, an image file, a folder, a slide,
+                or several of these. All of ONE lab.
             model: A BottleGAN, or its file; by default the one shipped in the package.
             name: Of the style.
             seed: Of the choice of tiles of a slide.
@@ -114,23 +117,11 @@ class Normalizer:
         weights = open_model(model)
         return [cls(weights, weights.code(name), name, remembers=False) for name in weights.document.styles]
 
-    @overload
-    def __call__(self, image: Pixels) -> Pixels: ...
-
-    @overload
-    def __call__(self, image: "Tensor") -> "Tensor": ...
-
-    def __call__(self, image: "Pixels | Tensor") -> "Pixels | Tensor":
+    def __call__(self, image: AnyImage) -> AnyImage:
         """Return an image of the lab, or a batch of them, in the reference stain; unchanged if the style is refused."""
         return self._map(image, "normalize")
 
-    @overload
-    def restain(self, image: Pixels) -> Pixels: ...
-
-    @overload
-    def restain(self, image: "Tensor") -> "Tensor": ...
-
-    def restain(self, image: "Pixels | Tensor") -> "Pixels | Tensor":
+    def restain(self, image: AnyImage) -> AnyImage:
         """Return a reference-stained image, or a batch, in the style of the lab; unchanged if the style is refused."""
         return self._map(image, "restain")
 
@@ -239,10 +230,15 @@ class Normalizer:
         known = "no diagnosis" if self.diagnosis is None else f"{self.diagnosis.verdict}: {self.diagnosis.reason}"
         return f"Normalizer({self.name!r}, {known}{', forced' if self.forced else ''})"
 
-    def _map(self, image: "Pixels | Tensor", direction: Direction) -> Any:
+    def _map(self, image: Any, direction: Direction) -> Any:
         if is_tensor(image):
             return self.on_tensors()(image, direction, changed=not self.refused)
-        levels = check_levels(image)
+        if isinstance(image, np.ndarray) and image.dtype.kind == "f":
+            return self.on_tensors().map_floats(image, direction, changed=not self.refused)
+        mapped = self._map_levels(check_levels(image), direction)
+        return Image.fromarray(mapped) if isinstance(image, Image.Image) else mapped
+
+    def _map_levels(self, levels: Pixels, direction: Direction) -> Pixels:
         if self.refused:
             return levels.copy()
         if not self.maps_colors:

@@ -4,8 +4,11 @@ It is the kernel's map, within rounding: the same network, and the same that is 
 """
 
 import copy
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from bottlegan.colormap.ink import spare_ink
@@ -33,13 +36,25 @@ class TensorMap:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, direction: Direction, *, changed: bool = True) -> Tensor:
-        """Return images (N, 3, H, W), mapped, on their device and in their precision; or a copy, if not `changed`."""
-        check_batch(images)
+        """Return images (N, 3, H, W) or one (3, H, W), mapped, on their device and in their precision.
+
+        If they are not to be `changed`, return a copy.
+        """
+        batch = to_checked_batch(images)
         if not changed:
             return images.clone()
         with torch.autocast(images.device.type, enabled=False):  # half precision would show as bands of color
-            mapped = self._map(images.float(), direction)
-        return mapped.to(images.dtype)
+            mapped = self._map(batch.float(), direction)
+        return mapped.to(images.dtype).reshape(images.shape)
+
+    def map_floats(self, image: NDArray[Any], direction: Direction, *, changed: bool = True) -> NDArray[Any]:
+        """Return an array (H, W, 3) of floats in [0, 1], mapped, in its precision."""
+        if image.ndim != 3 or image.shape[2] != 3 or not image.size:
+            raise InputError(
+                f"an array of floats must be (height, width, 3), got {image.shape}; give RGB, channels last"
+            )
+        mapped = self(torch.from_numpy(np.ascontiguousarray(image)).movedim(2, 0), direction, changed=changed)
+        return mapped.movedim(0, 2).contiguous().numpy()
 
     def _map(self, images: Tensor, direction: Direction) -> Tensor:
         network, ink = self._on(images.device), self._ink[direction]
@@ -64,6 +79,13 @@ class TensorMap:
         if device not in self._networks:
             self._networks[device] = copy.deepcopy(self._networks[torch.device("cpu")]).to(device)
         return self._networks[device]
+
+
+def to_checked_batch(images: Tensor) -> Tensor:
+    """Return images (N, 3, H, W), or one image (3, H, W) as a batch of one; refuse anything else."""
+    batch = images[None] if images.ndim == 3 else images
+    check_batch(batch)
+    return batch
 
 
 def check_batch(images: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""Normalizing and restaining as layers: batches (N, 3, H, W) of floats in [0, 1], on any device, to such batches.
+"""Normalizing and restaining as layers: images (3, H, W) or batches (N, 3, H, W) of floats in [0, 1], on any device.
 
 They hold no parameters, so they add nothing to what an optimizer or a checkpoint of the module around them sees.
 """
@@ -14,7 +14,7 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.seeding import torch_stream
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.normalize.tensors import check_batch
+from bottlegan.normalize.tensors import to_checked_batch
 
 Styles = StyleModel | str | Path | Normalizer | Sequence[Normalizer]
 """A model, all of whose styles are meant, or its file; or normalizers, of which each is one style."""
@@ -29,7 +29,7 @@ class Normalize(nn.Module):
         self.normalizer = normalizer
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return images (N, 3, H, W) in [0, 1] in the reference stain."""
+        """Return images (N, 3, H, W), or one (3, H, W), in [0, 1] in the reference stain."""
         return self.normalizer(images)
 
 
@@ -42,7 +42,7 @@ class Restain(nn.Module):
         self.normalizer = normalizer
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return images (N, 3, H, W) in [0, 1] in the lab's style."""
+        """Return images (N, 3, H, W), or one (3, H, W), in [0, 1] in the lab's style."""
         return self.normalizer.restain(images)
 
 
@@ -72,14 +72,16 @@ class RandomRestain(nn.Module):
         self._streams: dict[int | None, torch.Generator] = {}
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return images (N, 3, H, W) in [0, 1], each in a style of its own; the next call draws others."""
-        check_batch(images)
-        output = images.detach().clone()
-        for index in range(len(images)):
+        """Return images (N, 3, H, W), or one (3, H, W), in [0, 1], each in a style of its own.
+
+        The next call draws other styles.
+        """
+        output = to_checked_batch(images).detach().clone()
+        for index, image in enumerate(output):
             row = self.draw()
             if row is not None:
-                output[index] = self.normalizers[row].restain(images[index : index + 1])[0]
-        return output
+                output[index] = self.normalizers[row].restain(image)
+        return output.reshape(images.shape)
 
     def draw(self) -> int | None:
         """Return the number of a style, or None for an image that is left as it is."""

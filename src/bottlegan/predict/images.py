@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bottlegan.core.errors import InputError
-from bottlegan.core.files import make_folder
+from bottlegan.core.errors import ImageError, InputError
+from bottlegan.core.files import check_apart, make_folder
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.patches import list_patches
 from bottlegan.imaging.files import read_image, write_values
@@ -26,6 +26,8 @@ class ImagePrediction:
     """What was written."""
     counts: dict[str, dict[str, int]]
     """Of each image by name, pixels of each class; of patches, 1 for their class."""
+    failures: list[ImageError]
+    """Why some images of a folder could not be read."""
 
 
 def predict_images(
@@ -51,8 +53,16 @@ def predict_images(
     files: list[Path] = []
     counts: dict[str, dict[str, int]] = {}
     scores: list[tuple[Sequence[str], Sequence[float]]] = []
+    failures: list[ImageError] = []
     for image in (progress or Silent()).track(images, "predicting", len(images)):
-        found = predictor(read_image(image))
+        try:
+            pixels = read_image(image)
+        except ImageError as error:
+            if not source.is_dir():
+                raise
+            failures.append(error)
+            continue
+        found = predictor(pixels)
         counts[image.name] = dict(zip(names, count_pixels(found.classes, len(names)).tolist(), strict=True))
         if source.is_dir():
             make_folder(target)
@@ -61,19 +71,20 @@ def predict_images(
             files += write_masks(mask, found, probabilities)
         else:
             scores.append(([image.name], found.probabilities.tolist()))
+    if not counts:
+        raise failures[0]
     table = target / (AREAS if tells_pixels else SCORES) if source.is_dir() else target.with_suffix(".csv")
     if tells_pixels:
         side = predictor.task.micrometers
         write_areas(table, counts, None if side is None else (side, side))
     else:
         write_scores(table, names, scores)
-    return ImagePrediction([*files, table], counts)
+    return ImagePrediction([*files, table], counts, failures)
 
 
 def check_output(predictor: Predictor, source: Path, target: Path) -> None:
     """Refuse a place that what the network says cannot be written to, before any work is done for it."""
-    if source.resolve() == target.resolve():
-        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    check_apart([target], [source])
     ending = ".png" if predictor.task.kind == "segmentation" else ".csv"
     if not source.is_dir() and (target.suffix.lower() != ending or target.is_dir()):
         raise InputError(f"{target}: what the network says of one image is a {ending} file; end its name so")

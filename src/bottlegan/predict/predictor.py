@@ -1,6 +1,6 @@
 """The predictor: a trained network, and the normalizer that brings images to where it was trained."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,7 @@ from bottlegan.models.weights import read_weights
 from bottlegan.normalize.given import Given, check_levels
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.predict.local import fix_statistics, measure_reach
-from bottlegan.training.task import predict_logits, to_images
+from bottlegan.training.task import predict_batch, predict_logits, to_images
 
 STYLES = "styles.safetensors"
 """What a federation calls the model that knows its labs' styles, beside the network."""
@@ -101,6 +101,11 @@ class Predictor:
         shown = self.prepare(check_levels(image))
         logits = predict_logits(self.built, shown, self.said.temperature)
         return Prediction(torch.softmax(logits, dim=0).numpy(), self.task.classes)
+
+    def predict_patches(self, patches: Sequence[Pixels]) -> NDArray[np.float32]:
+        """Return the probabilities (N, K) of patches (H, W, 3) of one size, as of each by itself, in less time."""
+        logits = predict_batch(self.built, np.stack([self.prepare(each) for each in patches]))
+        return torch.softmax(logits / self.said.temperature, dim=1).numpy()
 
     def prepare(self, image: Pixels) -> Pixels:
         """Return an image (H, W, 3) as the network wants to see it."""

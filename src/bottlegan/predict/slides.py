@@ -12,8 +12,9 @@ from threading import Lock
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart
 from bottlegan.core.progress import Json, Progress
 from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.choice import MakeMap
@@ -128,10 +129,7 @@ class Painter:
         return [self._paint(self.grid[place]) for place in places]
 
     def _paint(self, tile: Region) -> Pixels:
-        reach = self.local.reach
-        shown = tile.shift(-reach, -reach, tile.width + 2 * reach, tile.height + 2 * reach).overlap(self.view.whole)
-        levels, broken = self.view.read(shown)
-        shares = self.local.predict(levels)[(slice(None), *tile.within(shown))]
+        shares, broken = predict_region(self.view, self.local, tile)
         classes = shares.argmax(axis=0).astype(np.uint8)
         with self._lock:
             self.counts += count_pixels(classes, len(self.counts))
@@ -142,12 +140,19 @@ class Painter:
         return stack_maps(shares, classes, self.maps)
 
 
+def predict_region(view: View, local: LocalPredictor, region: Region) -> tuple[NDArray[np.float32], list[Broken]]:
+    """Return the probabilities (K, H, W) of a region, in pixels of the network, and what of it could not be read."""
+    reach = local.reach
+    shown = region.shift(-reach, -reach, region.width + 2 * reach, region.height + 2 * reach).overlap(view.whole)
+    levels, broken = view.read(shown)
+    return local.predict(levels)[(slice(None), *region.within(shown))], broken
+
+
 @contextmanager
 def open_view(predictor: Predictor, source: Path, target: Path, level: int | None) -> Iterator[View]:
     """Open a slide at a network's resolution, once it is known that its maps can be written."""
     check_target(target, "tiff")
-    if source.resolve() == target.resolve():
-        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    check_apart([target], [source])
     with open_slide(source) as slide:
         yield look_at(slide, predictor.task.micrometers, level)
 

@@ -14,8 +14,11 @@ from bottlegan.data.lab import MOST_IMAGES
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.quality.drift import JUST_VISIBLE, LEAST_BASELINE, THREE_SIGMA, Drift, Point
 from bottlegan.quality.drift_chart import Level, Mark, draw_chart, draw_strip
-from bottlegan.quality.report import Table, write_report
+from bottlegan.quality.report import Drawing, Table, write_report
+from bottlegan.quality.style_map import Stain, draw_style_map
 
+DATA = "drift.json"
+KNOWN = "the model's style"
 COLUMNS = (
     "batch",
     "images",
@@ -32,9 +35,9 @@ def write_drift(drift: Drift, out: Path) -> Path:
     """Write all three files into the folder `out`, and return the path of the page."""
     make_folder(out)
     write_text(out / "drift.csv", to_csv(drift))
-    write_text(out / "drift.json", json.dumps(to_json(drift), indent=2, allow_nan=False) + "\n")
+    write_text(out / DATA, json.dumps(to_json(drift), indent=2, allow_nan=False) + "\n")
     page = out / "drift.html"
-    write_report(page, f"Stain drift: {drift.style}", say_lead(drift), _sections(drift))
+    write_report(page, f"Stain drift: {drift.style}", say_lead(drift), list_sections(drift))
     return page
 
 
@@ -52,13 +55,14 @@ def to_csv(drift: Drift) -> str:
 
 
 def to_json(drift: Drift) -> dict[str, Json]:
-    """Return everything but the colors."""
+    """Return everything, in the form of a `DriftDocument`."""
     return {
         "style": drift.style,
-        "compared_with": "the model's style" if drift.known else "the mean of the baseline batches",
+        "compared_with": KNOWN if drift.known else "the mean of the baseline batches",
         "baseline": list[Json](drift.baseline),
         "drifted": list[Json](drift.drifted),
         "limit": None if drift.limit is None else asdict(drift.limit),
+        "colors": drift.colors.tolist(),
         "batches": [
             {
                 "batch": point.batch.name,
@@ -70,6 +74,7 @@ def to_json(drift: Drift) -> dict[str, Json]:
                 "delta_e": point.delta_e,
                 "out_of_control": point.out_of_control,
                 "code": point.batch.code.tolist(),
+                "colors": point.colors.tolist(),
             }
             for point in drift.points
         ],
@@ -96,7 +101,8 @@ def say_lead(drift: Drift) -> str:
     return f"{say_result(drift)} Batches are compared with {source}.{left_out}"
 
 
-def _sections(drift: Drift) -> list[Table]:
+def list_sections(drift: Drift) -> list[Table | Drawing]:
+    """Return all that there is to see of a lab's stain over time."""
     code = [Mark(p.batch.name, p.code_distance, p.out_of_control, p.in_baseline) for p in drift.points]
     seen = [Mark(p.batch.name, p.delta_e, p.out_of_control, p.in_baseline) for p in drift.points]
     limit = drift.limit
@@ -117,6 +123,7 @@ def _sections(drift: Drift) -> list[Table]:
             (),
             [(draw_chart(seen, [Level("just visible", JUST_VISIBLE)], "color difference of each batch"),)],
         ),
+        *_draw_way(drift),
         Table(
             "The stain of each batch",
             "Mixes of both stains: from left to right eosin in steps, and within each step hematoxylin. Upper half: "
@@ -129,6 +136,20 @@ def _sections(drift: Drift) -> list[Table]:
 
 
 _HEADINGS = ("batch", "images", "code distance", "ΔE", "", "verdict", "what was found")
+
+
+def _draw_way(drift: Drift) -> list[Drawing]:
+    """Return the map of the batches' styles, in the order of time; nothing if there are fewer than two."""
+    found = [point for point in drift.points if point.code_distance is not None]
+    if len(found) < 2:
+        return []
+    stains = [Stain(point.batch.name, point.batch.code.numpy(), point.colors, point.out_of_control) for point in found]
+    caption = (
+        "Each batch as a swatch of its stain, where its style code lies, joined to the next. An orange frame marks a "
+        "batch that is out of control. A steady lab stays in one place; drift is a way that leads out of it."
+    )
+    drawn = draw_style_map(stains, "map of the batches' styles", in_order=True)
+    return [Drawing("Where each batch lies", caption, drawn)]
 
 
 def _strip_row(drift: Drift, point: Point) -> tuple[str, str, str]:

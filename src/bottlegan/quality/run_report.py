@@ -4,20 +4,26 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import fmean, median
 from typing import Any
 
-from bottlegan.core.config import load
 from bottlegan.core.errors import InputError
-from bottlegan.federated.server.folder import BEGUN, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
+from bottlegan.core.state import read_document
+from bottlegan.federated.server.folder import BEGUN, DAMAGED, FAILED, FINISHED, HISTORY, LOG, WAITING, holds_run
 from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.members import Members, read_members
+from bottlegan.federated.server.outcome import HEADS, find_scored
 from bottlegan.quality.curves import Curve, draw_curves
 from bottlegan.quality.report import Drawing, Table, write_report
 
 ALL = "all labs"
 MOST_CURVES = 8
 """Labs that have a curve of their own; more of them nobody can tell apart."""
+AGREEMENT = "Agreement"
+LABS = "Labs"
 LOSS = "loss in training"
+OF = "/"
+"""Between the name of a score and that of the class that it is of."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +37,8 @@ class RunState:
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the scores."""
-        return list(dict.fromkeys(name for record in self.history.rounds for name in record.scores))
+        """Names of the scores of all classes together."""
+        return list(dict.fromkeys(name for each in self.history.rounds for name in each.scores if OF not in name))
 
     @property
     def planned(self) -> int:
@@ -57,7 +63,7 @@ def read_run(folder: Path) -> RunState:
     """Read how a run stands; it may be going on meanwhile."""
     if not holds_run(folder) and not (folder / LOG).exists():
         raise InputError(f"{folder}: is not the folder of a federation; give the --out of bottlegan simulate")
-    history = load(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
+    history = read_document(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
     return RunState(folder, read_members(folder), history, read_events(folder / LOG))
 
 
@@ -76,21 +82,35 @@ def read_events(path: Path) -> list[dict[str, Any]]:
     return events
 
 
+def list_damage(run: RunState) -> Table:
+    """Return which files were damaged, and what was used instead."""
+    rows = [(str(each["text"]),) for each in run.events if each["kind"] == DAMAGED]
+    return Table("Damaged files", "What was found when the run went on, and what was used instead.", ("what",), rows)
+
+
 def list_rounds(run: RunState) -> Table:
     """Return what there is to say of each round that was scored, and of the last one."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
-    columns = ("round", "trained", "left out", "loss", *(name.upper() for name in run.metrics))
+    private = any(record.epsilon is not None for record in run.history.rounds)
+    columns = ("round", "trained", "left out", "loss", *map(_head, run.metrics), "median lab")
+    columns = (*columns, "epsilon") if private else columns
     rows = [
         (
             f"{record.number}",
             f"{len(record.trained)}",
             f"{len(record.left_out) + len(record.unscored)}",
-            f"{record.mean_loss:.3f}",
+            _format(record.mean_loss),
             *(_format(record.scores.get(name)) for name in run.metrics),
+            _format(_find_typical(record)),
+            *((_format(record.epsilon),) if private else ()),
         )
         for record in shown
     ]
-    return Table("Rounds", "Scores are over the test images of all labs; the loss is the mean of labs.", columns, rows)
+    text = (
+        "Scores are over the test images of all labs, as labs report them; the loss is the mean of labs. The last "
+        "column is the first score of the median lab: a few labs that report too well cannot change it much."
+    )
+    return Table("Rounds", text, columns, rows)
 
 
 def list_labs(run: RunState) -> Table:
@@ -111,8 +131,38 @@ def list_labs(run: RunState) -> Table:
                 *(_format(scored.get(name, {}).get(metric)) for metric in run.metrics),
             )
         )
-    columns = ("lab", "labeled / all / test", "style", "rounds", "loss", *(metric.upper() for metric in run.metrics))
-    return Table("Labs", "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
+    columns = ("lab", "labeled / all / test", "style", "rounds", "loss", *map(_head, run.metrics))
+    return Table(LABS, "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
+
+
+def list_class_scores(run: RunState) -> Table:
+    """Return the scores of each class when they were last taken, where there are more than two classes."""
+    scored = find_scored(run.history)
+    found: dict[str, dict[str, float]] = {}
+    for key, value in () if scored is None else scored.scores.items():
+        metric, of, name = key.partition(OF)
+        if of:
+            found.setdefault(name, {})[metric] = value
+    metrics = list(dict.fromkeys(metric for each in found.values() for metric in each))
+    rows = [(name, *(_format(each.get(metric)) for metric in metrics)) for name, each in found.items()]
+    return Table("Classes", "Over the test images of all labs.", ("class", *map(_head, metrics)), rows)
+
+
+def list_standing(run: RunState) -> Table:
+    """Return how each lab's updates lay to those of the others, and how often it was suspected; worst first."""
+    found = []
+    for name in sorted({name for record in run.history.rounds for name in record.standing}):
+        rounds = [record for record in run.history.rounds if name in record.standing]
+        named = [record for record in rounds if name in record.suspects]
+        cosine = fmean(record.standing[name].cosine for record in rounds)
+        longest = max(record.standing[name].length for record in rounds)
+        why = named[-1].suspects[name] if named else "-"
+        found.append(
+            (-len(named), cosine, (name, f"{len(named)} of {len(rounds)}", f"{cosine:.2f}", f"{longest:.1f}", why))
+        )
+    text = "Cosine of a lab's updates with the center of the others', on average, and its longest update, in medians."
+    columns = ("lab", "suspected in rounds", "cosine", "longest", "why, at last")
+    return Table(AGREEMENT, text, columns, [row for _, _, row in sorted(found)])
 
 
 def list_left_out(run: RunState) -> Table:
@@ -127,7 +177,7 @@ def list_left_out(run: RunState) -> Table:
 
 def draw_run(run: RunState) -> Drawing:
     """Return the curves of the scores and of the loss, of all labs and, where they are few, of each."""
-    panels = {name.upper(): _score_curves(run, name) for name in run.metrics}
+    panels = {_head(name): _score_curves(run, name) for name in run.metrics}
     panels[LOSS] = _loss_curves(run)
     return Drawing("Over the rounds", "Scores on test images, and the loss in training.", draw_curves(panels, "curves"))
 
@@ -135,10 +185,15 @@ def draw_run(run: RunState) -> Drawing:
 def write_run_report(run: RunState) -> Path:
     """Write `report.html` into the folder of a run, and return its path."""
     path = run.folder / "report.html"
-    sections: list[Table | Drawing] = [draw_run(run), list_rounds(run), list_labs(run)] if run.history.rounds else []
-    left_out = list_left_out(run)
-    write_report(path, "A federation", run.status, [*sections, left_out] if left_out.rows else sections)
+    drawn: list[Table | Drawing] = [draw_run(run)] if run.history.rounds else []
+    write_report(path, "A federation", run.status, [*drawn, *list_tables(run)])
     return path
+
+
+def list_tables(run: RunState) -> list[Table]:
+    """Return all tables of a run that have something to say."""
+    tables = (list_rounds, list_class_scores, list_labs, list_standing, list_left_out, list_damage)
+    return [table for table in (make(run) for make in tables) if table.rows]
 
 
 def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
@@ -151,7 +206,9 @@ def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
 
 def _loss_curves(run: RunState) -> dict[str, Curve]:
     rounds = run.history.rounds
-    curves: dict[str, Curve] = {ALL: [(record.number, record.mean_loss) for record in rounds]}
+    curves: dict[str, Curve] = {
+        ALL: [(record.number, loss) for record in rounds if (loss := record.mean_loss) is not None]
+    }
     for name in _list_drawn(rounds):
         curves[name] = [(record.number, record.loss[name]) for record in rounds if name in record.loss]
     return curves
@@ -160,6 +217,17 @@ def _loss_curves(run: RunState) -> dict[str, Curve]:
 def _list_drawn(rounds: Sequence[RoundRecord]) -> list[str]:
     names = sorted({name for record in rounds for name in (*record.loss, *record.each)})
     return names if len(names) <= MOST_CURVES - 1 else []
+
+
+def _head(metric: str) -> str:
+    return HEADS.get(metric, metric.upper())
+
+
+def _find_typical(record: RoundRecord) -> float | None:
+    """Return the first score of the median lab, such as its IOU."""
+    first = next(iter(record.scores), None)
+    values = [scores[first] for scores in record.each.values() if first in scores]
+    return median(values) if values else None
 
 
 def _format(value: float | None) -> str:

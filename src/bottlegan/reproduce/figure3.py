@@ -7,8 +7,7 @@ from statistics import fmean
 from bottlegan.core.files import write_text
 from bottlegan.core.progress import Progress
 from bottlegan.quality.curves import Curve, draw_curves
-from bottlegan.reproduce.paired import Scale
-from bottlegan.reproduce.table1 import read_runs, run_table1
+from bottlegan.reproduce.table1 import Experiment, run_table1
 from bottlegan.reproduce.table1_files import COLUMNS, METRICS, Run
 from bottlegan.reproduce.table1_methods import METHODS
 
@@ -23,12 +22,10 @@ SHOWN = (
 )
 
 
-def run_figure3(
-    scale: Scale, out: Path, data: Path | None = None, jobs: int | None = None, progress: Progress | None = None
-) -> Path:
-    """Make what is missing of Table 1 in `out`, and draw its curves there."""
-    run_table1(scale, out, data, jobs, progress)
-    return write_figure(read_runs(out, scale), out)
+def run_figure3(experiment: Experiment, jobs: int | None = None, progress: Progress | None = None) -> Path:
+    """Make what is missing of Table 1, and draw its curves beside it."""
+    run_table1(experiment, jobs, progress)
+    return write_figure(experiment.read_runs(), experiment.out)
 
 
 def write_figure(runs: Sequence[Run], out: Path) -> Path:

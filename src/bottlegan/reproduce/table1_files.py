@@ -3,12 +3,12 @@
 import csv
 import io
 from collections.abc import Sequence
-from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from bottlegan.core.config import document
-from bottlegan.core.files import write_text
-from bottlegan.reproduce.table1_methods import METHODS
+from bottlegan.reproduce.intervals import format_interval
+from bottlegan.reproduce.pseudo_labels import PseudoLabels
+from bottlegan.reproduce.table1_methods import Method
 
 
 @document
@@ -45,6 +45,8 @@ class Run:
     calibrated: Scores | None = None
     """The scores with that temperature; the IOU is the same."""
     curve: tuple[Point, ...] = ()
+    pseudo_labels: tuple[PseudoLabels, ...] = ()
+    """What FixMatch learned from, over the rounds."""
     seconds: float = 0.0
     """Of phase 2, that the processor was at it: what it takes on one core that has nothing else to do."""
     phase1_seconds: float = 0.0
@@ -55,14 +57,6 @@ class Run:
 
 METRICS = ("iou", "ece", "nll")
 COLUMNS = ("IOU", "ECE", "NLL")
-
-
-def write_table(runs: Sequence[Run], scale: str, out: Path) -> Path:
-    """Write `table1.md` and `table1.csv` into `out`, and return the former."""
-    write_text(out / "table1.csv", to_csv(runs))
-    path = out / "table1.md"
-    write_text(path, to_markdown(runs, scale))
-    return path
 
 
 def to_csv(runs: Sequence[Run]) -> str:
@@ -78,64 +72,63 @@ def to_csv(runs: Sequence[Run]) -> str:
     return buffer.getvalue()
 
 
-def to_markdown(runs: Sequence[Run], scale: str) -> str:
+def to_markdown(runs: Sequence[Run], methods: Sequence[Method], command: str) -> str:
     """Return two tables: all rows on the first fold, and the paper's rows on all folds; and the ratios to aim at."""
-    first = [run for run in runs if run.fold == 0]
     commits = ", ".join(dict.fromkeys(run.commit for run in runs))
-    lines = [
-        "# Table 1: one network from 20 labs that stain differently",
-        "",
-        f"`bottlegan reproduce table1 --scale {scale} --out DIR`, commit {commits}, one core a run.",
-        "",
-        "## All rows, first fold",
-        "",
-        *_table(first),
-        "",
-        "## The paper's rows, all folds",
-        "",
-        *_table([run for run in runs if run.key in _PAPER]),
-        "",
-        "## Ratios",
-        "",
-        *_ratios(runs),
-        "",
-        *_LEGEND,
-    ]
+    lines = [f"`{command} --out DIR`, commit {commits}, one core a run.", "", "## All rows, first fold", ""]
+    lines += _table([run for run in runs if run.fold == 0], methods)
+    if any(run.fold for run in runs):
+        lines += ["", "## The paper's rows, all folds", "", *_table(runs, [each for each in methods if each.paper])]
+    pseudo = _list_pseudo_labels(runs, methods)
+    lines += ["", "## Pseudo-labels of FixMatch over the rounds", "", *pseudo] * bool(pseudo)
+    ratios = _ratios(runs, methods)
+    lines += ["", "## Ratios", "", *ratios] * bool(ratios) + ["", *_LEGEND]
     return "\n".join(lines) + "\n"
 
 
-_PAPER = frozenset(method.key for method in METHODS if method.paper)
 _LEGEND = (
-    "Mean ± standard deviation over runs (seeds and folds). IOU of the epithelium, ECE (40 bins) and NLL over all",
-    "pixels of all labs' test patches, each lab's in its own stain. Calibrated: with a temperature that the server has",
-    "found on its own validation patches, which are in the reference stain. No labels: over labs that contributed",
-    "no labels. MB up: what a lab that trains in every round uploads in all. Local only: each lab with labels trains",
-    "and is tested alone, so its scores are of those labs only. Pooled: not federated, as many steps in all. Seconds:",
-    "of processor time, on one core, scoring included.",
+    "Mean over runs (seeds and folds) ± half of its 95 % interval (Student's t; runs of one seed share their styles).",
+    "IOU of the epithelium, ECE (40 bins) and NLL over all pixels of all labs' test patches, each lab's in its own",
+    "stain. Calibrated: with a temperature that the server has found on its own validation patches, which are in the",
+    "reference stain. No labels: over labs that contributed no labels. MB up: what a lab that trains in every round",
+    "uploads in all. Local only: each lab with labels trains and is tested alone, so its scores are theirs only.",
+    "Pooled: not federated, as many steps in all. Seconds: of processor time, on one core, scoring included.",
 )
 
 
-def _table(runs: Sequence[Run]) -> list[str]:
+def _table(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
     columns = "IOU | ECE | NLL | ECE calibrated | NLL calibrated | IOU, no labels | MB up | seconds"
     lines = [f"| method | runs | {columns} |", "| --- " * 10 + "|"]
-    for method in METHODS:
+    for method in methods:
         own = [run for run in runs if run.key == method.key]
         if not own:
             continue
-        cells = [_spread([getattr(run.scores, metric) for run in own]) for metric in METRICS]
+        cells = [format_interval([getattr(run.scores, metric) for run in own]) for metric in METRICS]
         calibrated = [run.calibrated for run in own if run.calibrated is not None]
-        cells += [_spread([getattr(scores, metric) for scores in calibrated]) for metric in METRICS[1:]]
-        cells.append(_spread([run.unlabeled.iou for run in own if run.unlabeled is not None]))
+        cells += [format_interval([getattr(scores, metric) for scores in calibrated]) for metric in METRICS[1:]]
+        cells.append(format_interval([run.unlabeled.iou for run in own if run.unlabeled is not None]))
         cells.append(f"{own[0].bytes_up / 1e6:.1f}")
         lines.append(f"| {method.name} | {len(own)} | {' | '.join(cells)} | {fmean(run.seconds for run in own):.0f} |")
     return lines
 
 
-def _ratios(runs: Sequence[Run]) -> list[str]:
+def _list_pseudo_labels(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
+    """Return a line for each row with FixMatch and each round that was looked at: means over its runs."""
+    lines = ["| method | round | sure | of these right | epithelium: precision | recall |", "| --- " * 6 + "|"]
+    for method in methods:
+        points = [point for run in runs if run.key == method.key for point in run.pseudo_labels]
+        for number in sorted({point.round for point in points}):
+            here = [point for point in points if point.round == number]
+            parts = [[getattr(point, part) for point in here] for part in ("sure", "right", "precision", "recall")]
+            lines.append(f"| {method.name} | {number} | {' | '.join(format_interval(part) for part in parts)} |")
+    return lines if len(lines) > 2 else []
+
+
+def _ratios(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
     """Return how BottleGAN stands to the oracle and to FedAvgM, over the runs that all of them have made."""
     columns = "IOU / oracle | gap closed | IOU no labels / oracle | ECE / FedAvgM | NLL / FedAvgM"
     lines = [f"| BottleGAN | runs | {columns} | ECE, both calibrated | NLL, both calibrated |", "| --- " * 9 + "|"]
-    for method in METHODS:
+    for method in methods:
         if method.mode == "plain":
             continue
         common = _common(runs, (method.key, "oracle", "fedavgm"))
@@ -147,7 +140,7 @@ def _ratios(runs: Sequence[Run]) -> list[str]:
         ratios = [iou[0] / iou[1], gap, _ratio(ours, oracle, "unlabeled", "iou")]
         ratios += [_ratio(ours, plain, kind, metric) for kind in ("scores", "calibrated") for metric in METRICS[1:]]
         lines.append(f"| {method.name} | {len(common)} | {' | '.join(f'{ratio:.3f}' for ratio in ratios)} |")
-    return lines
+    return lines if len(lines) > 2 else []
 
 
 def _common(runs: Sequence[Run], keys: tuple[str, ...]) -> list[list[Run]]:
@@ -164,9 +157,3 @@ def _ratio(ours: Sequence[Run], others: Sequence[Run], kind: str, metric: str) -
         values = [getattr(found, metric) for run in runs if (found := getattr(run, kind)) is not None]
         means.append(fmean(values) if values else float("nan"))
     return means[0] / means[1]
-
-
-def _spread(values: Sequence[float]) -> str:
-    if not values:
-        return "-"
-    return f"{fmean(values):.3f} ± {stdev(values):.3f}" if len(values) > 1 else f"{fmean(values):.3f}"

@@ -7,23 +7,30 @@ from typing import Literal
 import torch
 
 from bottlegan.federated.client.staining import Stain, Staining, stain_with
+from bottlegan.federated.protocol.phase1 import Method as Phase1Method
+from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
 from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.network_file import Mode
 from bottlegan.models.networks import NetworkConfig
+from bottlegan.reproduce.classical import attempt, prepare_torchstain
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.world import LabData, Stained
-from bottlegan.stain.augment import LabStatistics, draw_templates, jitter_hed
-from bottlegan.stain.macenko import Reference, fit_density_map, sample_density
+from bottlegan.stain.augment import JITTER, LabStatistics, draw_templates, jitter_hed
+from bottlegan.stain.macenko import Reference, fit_density_map, sample_density, summarize_reference
+from bottlegan.training.adversarial import AdversarialConfig, Preset
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
 
 Together = Literal["federated", "local", "pooled"]
-Baseline = Literal["macenko", "hed", "randstainna"]
+Baseline = Literal["macenko", "torchstain", "reinhard", "hed", "randstainna"]
 
-FEDAVGM = StrategyConfig()
+FEDAVGM = StrategyConfig(robust="none")
+FEDAVG = StrategyConfig(name="fedavg", robust="none")
+"""As in the paper: plain means. All labs are honest here."""
+ALONE, FIXMATCH = FixMatchConfig(), FixMatchConfig(enabled=True)
 PROXIMAL = 0.01
 
 
@@ -34,37 +41,74 @@ class Method:
     key: str
     name: str
     mode: Mode = "plain"
+    phase1: Phase1Method = "code"
     restained: float | None = None
     baseline: Baseline | None = None
     """What is done about stain in place of BottleGAN."""
     stained: Stained = "own"
-    fixmatch: bool = False
+    jitter: float = JITTER
+    """Of HED jitter, if that is the baseline."""
+    fixmatch: FixMatchConfig = ALONE
     strategy: StrategyConfig = FEDAVGM
     proximal: float = 0.0
     local_normalization: bool = False
     together: Together = "federated"
+    longer: int = 1
+    """Times as many steps in a round as the other rows."""
     paper: bool = False
     """Whether it is one of the paper's rows, or what they are measured by, and made for every fold."""
 
 
 METHODS = (
     Method("fedavgm", "FedAvgM", paper=True),
-    Method("fedavgm-fixmatch", "FedAvgM + FixMatch", fixmatch=True, paper=True),
+    Method("fedavgm-fixmatch", "FedAvgM + FixMatch", fixmatch=FIXMATCH, paper=True),
     Method("bottlegan-normalize", "BottleGAN, normalize", mode="normalize", paper=True),
-    Method("bottlegan-restain", "BottleGAN, restain", mode="restain"),
+    Method(
+        "bottlegan-adversarial", "BottleGAN, normalize, phase 1 adversarial", mode="normalize", phase1="adversarial"
+    ),
+    Method("bottlegan-restain", "BottleGAN, restain", mode="restain", paper=True),
+    Method("bottlegan-restain-long", "BottleGAN, restain, four times the steps", mode="restain", longer=4),
     Method("bottlegan-mixed", "BottleGAN, normalize, half restained", mode="normalize", restained=0.5),
-    Method("bottlegan-fixmatch", "BottleGAN, normalize + FixMatch", mode="normalize", fixmatch=True, paper=True),
-    Method("bottlegan-restain-fixmatch", "BottleGAN, restain + FixMatch", mode="restain", fixmatch=True),
-    Method("oracle", "oracle: all in the reference stain", stained="reference"),
+    Method("bottlegan-fixmatch", "BottleGAN, normalize + FixMatch", mode="normalize", fixmatch=FIXMATCH, paper=True),
+    Method("bottlegan-restain-fixmatch", "BottleGAN, restain + FixMatch", mode="restain", fixmatch=FIXMATCH),
+    Method("oracle", "oracle: all in the reference stain", stained="reference", paper=True),
     Method("macenko", "FedAvgM + robust Macenko", baseline="macenko"),
+    Method("torchstain", "FedAvgM + torchstain Macenko, as people use it", baseline="torchstain"),
     Method("hed", "FedAvgM + HED jitter", baseline="hed"),
     Method("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
-    Method("fedavg", "FedAvg", strategy=StrategyConfig(name="fedavg")),
-    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox"), proximal=PROXIMAL),
-    Method("fedbn", "FedBN", strategy=StrategyConfig(name="fedavg"), local_normalization=True),
-    Method("pooled", "pooled: all images in one place", strategy=StrategyConfig(name="fedavg"), together="pooled"),
-    Method("local", "local only (labs with labels)", strategy=StrategyConfig(name="fedavg"), together="local"),
+    Method("fedavg", "FedAvg", strategy=FEDAVG),
+    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox", robust="none"), proximal=PROXIMAL),
+    Method("fedbn", "FedBN", strategy=FEDAVG, local_normalization=True),
+    Method("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
+    Method("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
 )
+
+SWEEP = (
+    *(
+        Method(
+            f"momentum-{momentum:g}",
+            f"FedAvgM, server momentum {momentum:g}",
+            strategy=StrategyConfig(momentum=momentum, robust="none"),
+        )
+        for momentum in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
+    ),
+    *(
+        Method(f"hed-{jitter:g}", f"FedAvgM + HED jitter of {jitter:g}", baseline="hed", jitter=jitter)
+        for jitter in (0.05, 0.1, 0.2, 0.4)
+    ),
+    *(
+        Method(
+            f"fixmatch-{threshold:g}-{weight:g}",
+            f"FedAvgM + FixMatch, threshold {threshold:g}, weight {weight:g}",
+            fixmatch=FixMatchConfig(enabled=True, threshold=threshold, weight=weight),
+        )
+        for threshold in (0.8, 0.9, 0.95)
+        for weight in (0.3, 1.0)
+    ),
+)
+"""What baselines could be like. They are compared on other labs than the table's: see `FIRST_VALIDATION`."""
+FIRST_VALIDATION = 1000
+"""The first seed of the labs that settings are chosen on; the table's seeds begin at 0."""
 
 SCALES: dict[Scale, Phase2Config] = {
     "smoke": Phase2Config(
@@ -76,38 +120,56 @@ SCALES: dict[Scale, Phase2Config] = {
         training=TrainingConfig(steps=8, batch=16, crop=224),
     ),
 }
-ROUNDS = RoundsConfig(least=1, evaluate_every=25)
+ROUNDS = RoundsConfig(least=1, evaluate_every=25, length_bound=10.0, weight_bound=10.0)
 
 
 def plan_training(method: Method, scale: Scale) -> Phase2Config:
     """Return how a row is trained: as any other, but for what makes it that row."""
-    base = SCALES[scale]
+    return plan_row(method, SCALES[scale])
+
+
+def plan_phase1(method: Method, scale: Scale) -> Phase1Config:
+    """Return how a row finds the labs' styles. What phase 2 uses maps colors, so the published GANs end in pairs."""
+    few = 2 if scale == "smoke" else 0
+    preset: Preset = "paper" if scale == "paper" else "cpu"
+    critics = AdversarialConfig(preset=preset, paired=scale == "paper", steps=few, server_steps=few)
+    return Phase1Config(method=method.phase1, adversarial=critics)
+
+
+def plan_row(method: Method, base: Phase2Config) -> Phase2Config:
+    """Return the same training with what makes it that row."""
     return replace(
         base,
+        training=replace(base.training, steps=method.longer * base.training.steps),
         mode=method.mode,
         restained=method.restained,
         proximal=method.proximal,
         local_normalization=method.local_normalization,
-        fixmatch=FixMatchConfig(enabled=method.fixmatch),
+        fixmatch=method.fixmatch,
     )
 
 
-def find_stain(method: Method, given: list[LabData], reference: Reference) -> Stain:
+def find_stain(method: Method, given: list[LabData], reference_set: list[Pixels]) -> Stain:
     """Return how the labs of a row handle stain.
 
     Args:
         method: The row.
         given: What the labs hold.
-        reference: Statistics of the public reference set.
+        reference_set: The public reference set.
     """
     match method.baseline:
         case None:
             return stain_with
         case "macenko":
+            reference = summarize_reference([to_batch(each) for each in reference_set])
             fitted = {each.name: normalize_closed_form(each.train, reference) for each in given}
             return lambda config, styles, own: fitted[own]
+        case "torchstain" | "reinhard":
+            staining = normalize_each("Macenko" if method.baseline == "torchstain" else "Reinhard", reference_set)
+            return lambda config, styles, own: staining
         case "hed":
-            return lambda config, styles, own: Staining(vary=jitter_hed)
+            jitter = partial(jitter_hed, jitter=method.jitter)
+            return lambda config, styles, own: Staining(vary=jitter)
         case "randstainna":
             statistics = reduce(LabStatistics.join, [LabStatistics.of(each.train) for each in given])
             vary = partial(draw_templates, statistics=statistics)
@@ -123,3 +185,17 @@ def normalize_closed_form(train: list[Pixels], reference: Reference) -> Staining
         return from_batch(fitted(to_batch(levels)))[0]
 
     return Staining(prepare=normalize, present=normalize)
+
+
+def normalize_each(kind: Literal["Macenko", "Reinhard"], reference_set: list[Pixels]) -> Staining:
+    """Return torchstain as most people use it: fitted to one reference image, every image normalized by itself.
+
+    Images on which it fails stay as they are.
+    """
+    normalize = prepare_torchstain(kind)(to_batch(reference_set[0]))
+
+    def apply(levels: Pixels) -> Pixels:
+        output = attempt(normalize, to_batch(levels)[0])
+        return levels if output is None else from_batch(output[None])[0]
+
+    return Staining(prepare=apply, present=apply)

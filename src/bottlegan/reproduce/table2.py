@@ -37,6 +37,7 @@ from bottlegan.reproduce.table2_files import (
     write_table,
 )
 from bottlegan.stain.macenko import DensityMap, Route
+from bottlegan.training.adversarial import LAB
 from bottlegan.training.gan import PRESETS, TrainConfig, train
 
 FEW = 6
@@ -242,24 +243,34 @@ def obtain_model(key: str, setting: Setting, half: Half) -> tuple[StyleModel, fl
 
 
 def plan(key: str, scale: Scale) -> TrainConfig:
-    """Return how the row `key` is trained: as any other, but for the model."""
-    config = PRESETS["default"]
+    """Return how the row `key` is trained: as any other with the same start, but for the model.
+
+    `warm-...`: on the maps that onboarding finds, which are in no model before the first step; `cold-...`: against
+    critics, without any map; `bottlegan`: as `bottlegan train` does it, which begins at the maps.
+    """
+    begin, _, form = key.partition("-")
+    config = COLD if begin == "cold" else replace(PRESETS["default"], begin_at_maps=begin != "warm")
     match scale:
         case "smoke":
-            config = replace(config, steps=20, warm_steps=15, check_every=10, batch=8, pixels=512, crop=32)
+            warm = 4 if config.warm_steps else 0
+            config = replace(config, steps=6, warm_steps=warm, check_every=3, batch=8, pixels=512, crop=32)
         case "paper":
             steps = PRESETS["paper"].steps
             # The same share of a warm start, and no early end: each row takes all the steps.
             warm = config.warm_steps * steps // config.steps
             config = replace(config, steps=steps, warm_steps=warm, patience=PRESETS["paper"].patience)
-    # A U-Net needs crops, of as many pixels in all.
-    config = replace(config, crops=config.batch * config.pixels // config.crop**2)
+    if begin != "cold":
+        # What looks beyond the pixel needs crops, of as many pixels in all.
+        config = replace(config, crops=config.batch * config.pixels // config.crop**2)
     model = config.model
-    match key:
+    match form:
         case "unet":
             model = replace(model, generator=replace(model.generator, kind="unet", width=16, depth=2))
-        case "many-one" | "many-many" | "many-one-one":
-            model = replace(model, paradigm=key)
+        case "many-many":
+            # It is not told where an image comes from, and has to see it.
+            model = replace(model, paradigm=form, generator=replace(model.generator, statistics="instance"))
+        case "many-one" | "many-one-one":
+            model = replace(model, paradigm=form)
     return replace(config, model=model)
 
 
@@ -267,14 +278,29 @@ def _no_torchstain() -> bool:
     return not has_torchstain()
 
 
+COLD = replace(LAB["cpu"], steps=2000, check_every=100)
+"""Of 120 styles at once, which a critic sees less often each than a lab's own."""
+FORMS = {
+    "bottlegan": "BottleGAN",
+    "many-one": "Many-One",
+    "many-many": "Many-Many",
+    "many-one-one": "Many-One-One",
+    "unet": "BottleGAN with a U-Net generator",
+}
 METHODS = (
     Method("identity", "nothing (identity)", build_identity),
     Method("robust-macenko", "robust Macenko (ours)", build_robust),
-    Method("bottlegan", "BottleGAN", build_trained("bottlegan")),
+    Method("bottlegan", "BottleGAN, which begins at the maps", build_trained("bottlegan")),
     Method("torchstain-macenko", "torchstain Macenko", build_torchstain("Macenko"), missing=_no_torchstain),
     Method("torchstain-reinhard", "torchstain Reinhard", build_torchstain("Reinhard"), missing=_no_torchstain),
-    Method("many-one", "Many-One", build_trained("many-one")),
-    Method("many-many", "Many-Many", build_trained("many-many")),
-    Method("many-one-one", "Many-One-One", build_trained("many-one-one"), styles=FEW),
-    Method("unet", "BottleGAN with a U-Net generator", build_trained("unet")),
+    *(
+        Method(
+            f"{start}-{form}",
+            f"{name}, {told}",
+            build_trained(f"{start}-{form}"),
+            styles=FEW if form == "many-one-one" else None,
+        )
+        for start, told in (("warm", "from equal starts"), ("cold", "cold, with critics"))
+        for form, name in FORMS.items()
+    ),
 )

@@ -4,7 +4,8 @@ All tissue is known in the reference stain, so a lab's images can be rendered in
 the same lab would have been worth had it stained like everyone else.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from bottlegan.core.seeding import torch_stream
 from bottlegan.data.labels import Labeled, Truth
+from bottlegan.data.overlap import find_overlaps
 from bottlegan.data.partition import Client, Partition, PartitionSpec, draw_partition
 from bottlegan.data.peso import open_peso_patches
 from bottlegan.imaging.files import Pixels
@@ -20,8 +22,11 @@ from bottlegan.imaging.tensors import from_batch
 from bottlegan.reproduce.paired import Scale, find_peso
 from bottlegan.simulation.styles import render, unmix
 from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.style import REFERENCE, Style
+from bottlegan.stain.style import MIXTURES, PAPER, REFERENCE, Style, Variety
 
+StyleSet = Literal["mixtures", "wide"]
+VARIETIES: dict[StyleSet, Variety] = {"mixtures": MIXTURES, "wide": PAPER}
+"""How far apart labs stain: mixtures of nine laboratories, as in the paper's federation, or with much noise on top."""
 Stained = Literal["own", "reference"]
 
 SMOKE = PartitionSpec(
@@ -90,9 +95,9 @@ class World:
         return from_batch(render(self.contents[patch].concentration[None], style, noise))[0]
 
 
-def draw_world(scale: Scale, data: Path | None, seed: int, fold: int) -> World:
+def draw_world(scale: Scale, styles: StyleSet, data: Path | None, seed: int, fold: int) -> World:
     """Deal out PESO or, at the scale `smoke`, procedural tissue."""
-    spec = SMOKE if scale == "smoke" else PartitionSpec()
+    spec = replace(SMOKE if scale == "smoke" else PartitionSpec(), variety=VARIETIES[styles])
     contents = draw_contents() if scale == "smoke" else read_contents(find_peso(data))
     sizes = {patch: (each.mask.shape[0], each.mask.shape[1]) for patch, each in contents.items()}
     return World(draw_partition(sizes, spec, seed, fold), contents)
@@ -108,12 +113,18 @@ def draw_contents() -> dict[str, Content]:
     return contents
 
 
+@lru_cache(maxsize=1)
 def read_contents(root: Path) -> dict[str, Content]:
-    """Return all PESO patches; how much of each stain is in them is told by their reference-stained images."""
+    """Return all PESO patches but those that show tissue of an earlier one, which could be trained AND tested on.
+
+    How much of each stain is in them is told by their reference-stained images.
+    """
     patches = open_peso_patches(root)
     contents = {}
     for patch in patches.ids:
         image = patches.read_images("reference", (patch,))
         concentration = unmix(image, REFERENCE).clamp_min(0)[0]
         contents[patch] = Content(from_batch(image)[0], concentration, patches.read_mask(patch).astype(np.uint8))
+    for _, later in find_overlaps({name: each.image for name, each in contents.items()}):
+        contents.pop(later, None)
     return contents

@@ -1,5 +1,6 @@
 """Labs of procedural tissue: a style of their own, and folders of patches in it."""
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +9,13 @@ from bottlegan.core.errors import InputError, MissingError
 from bottlegan.core.files import replacing_folder
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
-from bottlegan.imaging.files import MASK_ENDING, write_image
+from bottlegan.imaging.files import MASK_ENDING, write_image, write_values
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.simulation.styles import render
-from bottlegan.simulation.tissue import draw_tissue
-from bottlegan.stain.style import LABS, Style, draw_style
+from bottlegan.simulation.tissue import SMALLEST, draw_tissue
+from bottlegan.stain.style import LABS, REFERENCE, Style, draw_style
+
+MOST_PATCHES, LARGEST = 100_000, 8192
 
 
 def draw_lab(seed: int) -> Style:
@@ -28,6 +31,7 @@ def write_lab(
     style: Style,
     *,
     masks: bool = False,
+    truth: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Write a folder of patches, all or none; the same arguments give the same bytes.
@@ -38,21 +42,29 @@ def write_lab(
         size: Of a patch, `size` x `size` pixels of 1 um.
         seed: Decides which tissue is on them.
         style: How they are stained and scanned.
-        masks: Whether to write each one's epithelium beside it.
+        masks: Whether to write each one's epithelium beside it, as class ids: 1 for epithelium.
+        truth: A folder for the same tissue in the reference stain, to evaluate normalized patches with.
         progress: Where to report.
     """
-    if patches < 1:
-        raise InputError(f"{folder}: a lab of {patches} patches cannot be drawn; ask for 1 or more")
-    folder = folder.resolve()
-    check_folder(folder)
-    with replacing_folder(folder) as temporary:
+    if not 1 <= patches <= MOST_PATCHES:
+        raise InputError(f"{folder}: a lab of {patches} patches cannot be drawn; ask for 1 to {MOST_PATCHES}")
+    if not SMALLEST <= size <= LARGEST:
+        raise InputError(f"{folder}: patches of {size} pixels cannot be drawn; ask for {SMALLEST} to {LARGEST}")
+    folders = [folder.resolve()] + ([] if truth is None else [truth.resolve()])
+    for path in folders:
+        check_folder(path)
+    if len(set(folders)) < len(folders):
+        raise InputError(f"{truth}: is the folder of the lab itself; choose another one for the truth")
+    with ExitStack() as stack:
+        temporary, *beside = (stack.enter_context(replacing_folder(path)) for path in folders)
         for index in (progress or Silent()).track(range(patches), "drawing tissue", patches):
             tissue, name = draw_tissue(seed, index, size), f"patch-{index:03d}"
             image = render(tissue.concentration[None], style, torch_stream(seed, "noise", index))
             write_image(temporary / f"{name}.png", from_batch(image)[0])
+            for place in beside:
+                write_image(place / f"{name}.png", from_batch(render(tissue.concentration[None], REFERENCE))[0])
             if masks:
-                epithelium = 255 * tissue.epithelium.numpy().astype(np.uint8)
-                write_image(temporary / f"{name}{MASK_ENDING}.png", np.repeat(epithelium[..., None], 3, axis=2))
+                write_values(temporary / f"{name}{MASK_ENDING}.png", tissue.epithelium.numpy().astype(np.uint8))
 
 
 def check_folder(folder: Path) -> None:

@@ -21,6 +21,7 @@ from bottlegan.core.errors import ImageError, InputError, MissingError
 from bottlegan.core.files import replacing_folder
 from bottlegan.slides.bigtiff import CENTIMETER, CENTIMETERS, JPEG, YCBCR
 from bottlegan.slides.grid import Size, halve_sizes
+from bottlegan.slides.tiled import import_tifffile
 
 if TYPE_CHECKING:
     from pydicom import Dataset
@@ -92,7 +93,7 @@ def check_folder(folder: Path) -> None:
 
 def read_pyramid(path: Path) -> Pyramid:
     """Return where the tiles of a pyramid are and what it says of itself; refuse what is not one of ours."""
-    tifffile = _import_tifffile()
+    tifffile = import_tifffile()
     try:
         with path.open("rb") as data:
             digest = hashlib.file_digest(data, "sha256").hexdigest()
@@ -319,11 +320,3 @@ def _import_pydicom() -> None:
         import pydicom  # noqa: F401, PLC0415 - optional, so only asked for when there is DICOM
     except ImportError:
         raise MissingError("writing DICOM needs pydicom: pip install 'bottlegan[dicom]'") from None
-
-
-def _import_tifffile() -> Any:
-    try:
-        import tifffile  # noqa: PLC0415 - optional, so only asked for when there is a slide
-    except ImportError:
-        raise MissingError("slides need tifffile, which is not installed: pip install 'bottlegan[slides]'") from None
-    return tifffile

@@ -16,6 +16,7 @@ import numpy as np
 from PIL import Image
 
 from bottlegan.core.errors import ImageError, InputError, MissingError, TileError
+from bottlegan.core.files import check_readable
 from bottlegan.imaging.files import FORMATS, Pixels, read_image
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.tiled import JpegTiles, read_tiff
@@ -101,8 +102,7 @@ def open_slide(path: Path) -> Iterator[Slide]:
         yield PlainImage(path)
         return
     openslide = _import_openslide()
-    if not path.exists():
-        raise MissingError(f"{path}: there is no such file; check the path")
+    check_readable(path)
     try:
         with _translating(path):
             slide = OpenedSlide(path, openslide)

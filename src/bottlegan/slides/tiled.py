@@ -4,6 +4,7 @@ That takes a quarter of OpenSlide's time or less, and several threads can do it 
 the file, and the decoder lets go of Python's lock.
 """
 
+import logging
 import os
 from array import array
 from collections.abc import Sequence
@@ -148,11 +149,18 @@ def _is_direct(page: "TiffPage") -> bool:
     return bool(page.is_tiled and form == (JPEG, 8, 3, 1) and page.photometric in (RGB, YCBCR))
 
 
-def _open(path: Path) -> Any:
+def import_tifffile() -> Any:
+    """Return tifffile, which is optional, so only asked for when there is a slide."""
     try:
-        import tifffile  # noqa: PLC0415 - optional, so only asked for when there is a slide
+        import tifffile  # noqa: PLC0415 - as above
     except ImportError:
         raise MissingError("slides need tifffile, which is not installed: pip install 'bottlegan[slides]'") from None
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it says of damaged tags, our errors say
+    return tifffile
+
+
+def _open(path: Path) -> Any:
+    tifffile = import_tifffile()
     try:
         return tifffile.TiffFile(path)
     except (tifffile.TiffFileError, ValueError, IndexError, KeyError, OSError) as error:

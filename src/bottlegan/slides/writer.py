@@ -17,7 +17,7 @@ import numpy as np
 from PIL import Image
 
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import replacing
+from bottlegan.core.files import check_writable, replacing
 from bottlegan.core.progress import Json
 from bottlegan.imaging.files import Pixels
 from bottlegan.slides.bigtiff import BigTiff, Page, PixelKind
@@ -151,10 +151,7 @@ def check_target(path: Path, kind: Format) -> None:
     if path.suffix.lower() not in SUFFIXES:
         ending = " or ".join(SUFFIXES)
         raise InputError(f"{path}: slides are written as TIFF; end its name in {ending}, or add --format dicom")
-    if path.is_dir():
-        raise InputError(f"{path}: is a folder, a slide is one file; add a file name")
-    if not path.parent.is_dir():
-        raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
+    check_writable(path)
 
 
 def choose_format(path: Path) -> Format:

@@ -1,8 +1,9 @@
 """Staining styles as numbers: the nine laboratories of the paper, the reference stain among them, and random others.
 
 The paper makes styles as random linear combinations of nine laboratories' styles, with noise on the entries of the
-stain matrix and on the optical density of each pixel (`PAPER`). Real labs differ less in color but also in how strongly
-they stain, and in their scanners' white point, illumination and gamma (`LABS`).
+stain matrix and on the optical density of each pixel (`PAPER`); its federation goes without the noise (`MIXTURES`).
+Real labs differ less in color but also in how strongly they stain, and in their scanners' white point, illumination and
+gamma (`LABS`).
 """
 
 import math
@@ -54,6 +55,8 @@ class Variety:
     """Of the concentration of each stain that is everywhere."""
 
 
+MIXTURES = Variety(matrix_noise=0.0, strength_spread=0.0, pixel_noise=0.0)
+"""Mixtures of the nine laboratories and nothing else, as the paper has it for its federated experiment."""
 PAPER = Variety(matrix_noise=0.3, strength_spread=0.5, pixel_noise=0.03)
 LABS = Variety(matrix_noise=0.06, strength_spread=0.3, pixel_noise=0.02, white_loss=0.1, tint=0.02, gamma_spread=0.12)
 

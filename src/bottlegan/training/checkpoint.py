@@ -1,39 +1,65 @@
 """Checkpoints: all that a training run needs to go on, in one safetensors file, without pickle."""
 
+import hashlib
 import json
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import replacing
+from bottlegan.core.files import make_folder
+from bottlegan.core.stamp import BLANK
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.core.state import read_state, write_state
 
 if TYPE_CHECKING:
     from bottlegan.training.gan import Run, TrainConfig
 
 
+def name_checkpoint(folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]) -> Path | None:
+    """Return a path in `folder`, if there is one, named after all that training depends on.
+
+    What training with other settings or images has left there is removed: nobody can go on with it.
+    """
+    if folder is None:
+        return None
+    told = hashlib.sha256(f"{settings} {seed}".encode())
+    for array in (array for arrays in given for array in arrays):
+        told.update(f" {array.dtype} {array.shape} ".encode())
+        told.update(np.ascontiguousarray(array).tobytes())
+    path = folder / f"{told.hexdigest()[:16]}.safetensors"
+    make_folder(folder)
+    for other in folder.iterdir():
+        if not other.name.startswith(path.stem):  # the run's own, of any generation
+            other.unlink()
+    return path
+
+
 def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
     """Write the run to `path`, whole or not at all."""
     counters = {"step": run.step, "best": min(run.best, 1e30), "stale": run.stale, "seed": seed}
-    document = json.dumps({"counters": counters, "config": to_values(config)}, sort_keys=True)
-    with replacing(path) as temporary:
-        save_file(_tensors(run), temporary, metadata={"training": document})
+    document = json.dumps({CHECKSUM: BLANK, "counters": counters, "config": to_values(config)}, sort_keys=True)
+    write_state(path, save(_tensors(run), {"training": document}))
 
 
 def load_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
     """Bring `run` to where the run in `path` was; it must have been of the same configuration and seed."""
     try:
+        read_state(path)
         with safe_open(path, framework="pt") as file:
             document = json.loads((file.metadata() or {}).get("training", "null"))
             saved = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError, OSError) as error:
         raise InputError(f"{path}: is not a checkpoint ({error}); remove it to start anew") from None
-    if not isinstance(document, dict) or set(document) != {"counters", "config"}:
+    if not isinstance(document, dict) or set(document) != {CHECKSUM, "counters", "config"}:
         raise InputError(f"{path}: is not a checkpoint of a training run; remove it to start anew")
     counters = document["counters"]
     if document["config"] != json.loads(json.dumps(to_values(config))) or counters.get("seed") != seed:

@@ -8,6 +8,7 @@ The paper trains on the restained images as if they were not aligned, with criti
 
 import math
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -63,7 +64,9 @@ def distill(
     reference_set: Sequence[Pixels],
     config: DistillConfig,
     seed: int = 0,
+    *,
     progress: Progress | None = None,
+    checkpoint: Path | None = None,
 ) -> BottleGAN:
     """Train one model that knows the style of each teacher under its name; the same seed gives the same bytes.
 
@@ -73,13 +76,15 @@ def distill(
         config: How to train.
         seed: Of all random choices.
         progress: Where to report progress.
+        checkpoint: Where adversarial training, which takes long, is saved and goes on from.
     """
     progress = progress or Silent()
     check_teachers(teachers, reference_set)
     tracked = progress.track(teachers.items(), "restaining the reference set", len(teachers))
     if config.adversarial:
         restained = {name: restain_images(teacher, reference_set) for name, teacher in tracked}
-        return as_bottlegan(train(restained, reference_set, config.train, seed, progress=progress))
+        trained = train(restained, reference_set, config.train, seed, progress=progress, checkpoint=checkpoint)
+        return as_bottlegan(trained)
     content = collect({"the reference set": reference_set}, 1, seed, torch.device("cpu")).pool
     styled = torch.stack([restain_pixels(teacher, reference_set, content, seed) for _, teacher in tracked])
     model = begin(list(teachers), fit_maps(styled, content), config.train, seed)

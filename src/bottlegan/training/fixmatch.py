@@ -2,7 +2,8 @@
 
 Of each crop it sees a weak view, turned and mirrored only, and a strong one, with its colors distorted and a rectangle
 of another crop pasted in (CutMix) or, where the crop as a whole has one class, blanked (Cutout). Where it is sure of
-the weak view, pixel by pixel or of the whole, that is the truth of the strong one.
+the weak view, pixel by pixel or of the whole, that is the truth of the strong one. All labs do this from the first
+round, those with labels beside learning from them.
 """
 
 from collections.abc import Sequence
@@ -25,12 +26,12 @@ class FixMatchConfig:
     """How a network learns from images without labels."""
 
     enabled: bool = False
-    warm_up: float = 0.5
-    """Share of the rounds before it begins: what a network is sure of that knows nothing yet is wrong."""
+    warm_up: float = 0.0
+    """Share of the rounds before it begins; as published, it begins at once."""
     threshold: float = 0.9
     """Confidence from which on a pixel of the weak view, or the whole of it, counts."""
-    weight: float = 0.5
-    """What an unlabeled image counts for beside a labeled one, when weights are averaged."""
+    weight: float = 1.0
+    """What an unlabeled image counts for beside a labeled one: in the loss of a lab, and when weights are averaged."""
     jitter: float = 0.2
     """How far brightness, contrast and saturation of the strong view may be off, as a share."""
 
@@ -59,17 +60,19 @@ def unlabeled_loss(
     weak = to_images(vary(crops, random))
     strong = to_images(vary(crops, random))
     with torch.no_grad():
-        confidence, found = torch.softmax(network(weak), dim=1).max(dim=1)
-    sure = (confidence >= config.threshold).float()
+        found, sure = label_sure(network(weak), config.threshold)
     inside = draw_rectangles(len(crops), training.crop, random)
     strong = distort(strong, config.jitter, random)
     if found.ndim == 1:
         return class_loss("cross-entropy", network(cut_out(strong, inside)), found, sure)
-    # A lab without labels has nothing that would hold against it: told "background" often enough, the network would
-    # find nothing else anywhere. Crops in which it is sure of some other class tell it where there is none as well.
-    sure = sure * (sure * (found > 0)).amax(dim=(1, 2), keepdim=True)
     truth, weight = cut_mix(found[:, None], inside)[:, 0], cut_mix(sure[:, None], inside)[:, 0]
     return class_loss("cross-entropy", network(cut_mix(strong, inside)), truth, weight)
+
+
+def label_sure(logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+    """Return the likeliest class of each pixel or patch, given logits (N, K, ...), and 1 where it is sure, else 0."""
+    confidence, found = torch.softmax(logits, dim=1).max(dim=1)
+    return found, (confidence >= threshold).float()
 
 
 def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:

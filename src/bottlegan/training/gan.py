@@ -10,11 +10,12 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from bottlegan.core.config import document
+from bottlegan.core.config import Amount, Count, NotNegative, Positive, document
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import torch_stream
 from bottlegan.imaging.files import Pixels
@@ -49,56 +50,66 @@ class TrainConfig:
 
     model: ModelConfig = ModelConfig()
     critic: CriticConfig = CriticConfig()
-    steps: int = 800
-    warm_steps: int = 800
+    steps: Count = 800
+    warm_steps: Amount = 800
     """The first steps, which learn the maps that onboarding finds; 0 for a cold start."""
-    rate: float = 3e-3
-    """Learning rate of generators and codes, which falls to 0 along a cosine."""
-    critic_rate: float = 2e-4
-    batch: int = 48
+    begin_at_maps: bool = True
+    """Whether these maps are in the generators before the first step, where their form can hold them."""
+    rate: Positive = 3e-3
+    """Learning rate of generators and codes."""
+    falling: bool = True
+    """Whether the rate falls to 0 along a cosine, or stays what it is."""
+    critic_rate: Positive = 2e-4
+    batch: Count = 48
     """Images a step."""
-    pixels: int = 1024
+    pixels: Count = 1024
     """Pixels of each, where no critic needs the image."""
-    crop: int = 64
+    crop: Count = 64
     """Side of the crops that the critics see."""
-    crops: int = 8
+    crops: Count = 8
     """Crops a step."""
-    code_noise: float = 0.01
+    code_noise: NotNegative = 0.01
     adversarial: Adversarial = "lsgan"
-    adversarial_weight: float = 0.0
-    cycle_weight: float = 1.0
-    identity_weight: float = 0.0
-    penalty_weight: float = 10.0
+    adversarial_weight: NotNegative = 0.0
+    cycle_weight: NotNegative = 1.0
+    identity_weight: NotNegative = 0.0
+    penalty_weight: NotNegative = 10.0
     """Of the critics' gradient penalty, which only the Wasserstein form has."""
-    check_every: int = 100
+    check_every: Count = 100
     """Steps between two looks at the held-out criterion."""
-    patience: int = 6
+    patience: Count = 6
     """Looks without improvement after which training stops."""
+    select: Literal["best", "last"] = "best"
+    """Which model to return: the best by the held-out criterion, or the one of the last step."""
 
 
 PRESETS = {
     # No step after the warm start: the few trials of cycle and adversarial losses from there on made real styles worse
     # (docs/results/training.md).
     "default": TrainConfig(),
-    # As published: a step takes 6 GB, and minutes without a GPU.
+    # As published, but for one view of the images for the critics and another for the other losses.
     "paper": TrainConfig(
         model=ModelConfig(
             code_size=128,
-            generator=GeneratorConfig(width=128, depth=4, statistics="instance", skip=False, mapping=128),
+            generator=GeneratorConfig(
+                kind="published", width=128, depth=4, statistics="instance", skip=False, mapping=128
+            ),
         ),
-        critic=CriticConfig(width=64, depth=4),
+        critic=CriticConfig(width=64, depth=4, published=True),
         steps=5000,
         warm_steps=0,
         rate=1e-4,
+        falling=False,
         critic_rate=1e-4,
         batch=36,
         crop=114,
         crops=36,
-        adversarial="wasserstein",
+        adversarial="linear",
         adversarial_weight=1.0,
         cycle_weight=1000.0,
         identity_weight=1000.0,
         patience=10_000,
+        select="last",
     ),
 }
 
@@ -168,12 +179,12 @@ def train(
     for step in progress.track(range(run.step, config.steps), "training", config.steps - run.step):
         losses = advance(run, setting, step)
         run.step = step + 1
-        if run.step % config.check_every:
+        if run.step % config.check_every and run.step < config.steps:
             continue
         distance = measure(run.model, setting)
         progress.event("step", step=run.step, held_out=distance, **losses)
         if run.step >= config.warm_steps:
-            remember(run, distance)
+            remember(run, distance, config)
         if checkpoint is not None:
             save_checkpoint(checkpoint, run, config, seed)
         if run.stale >= config.patience:
@@ -182,12 +193,12 @@ def train(
     return run.model.eval()
 
 
-def remember(run: Run, distance: float) -> None:
-    """Keep the model if it is the best so far, or else count that it is not."""
-    if distance < run.best:
-        run.best, run.stale, run.kept = distance, 0, copy_tensors(run.model)
-    else:
-        run.stale += 1
+def remember(run: Run, distance: float, config: TrainConfig) -> None:
+    """Keep the model if it is the best so far, or the last is wanted anyway; count how long it has not got better."""
+    better = distance < run.best
+    if better or config.select == "last":
+        run.kept = copy_tensors(run.model)
+    run.best, run.stale = min(distance, run.best), 0 if better else run.stale + 1
 
 
 def copy_tensors(model: StyleModel) -> dict[str, Tensor]:
@@ -222,7 +233,7 @@ def start(names: Sequence[str], setting: Setting) -> Run:
             {"content": Critic(config.critic), "style": Critic(config.critic, model.config.code_size)}
         ).to(device)
     if setting.teachers is not None:
-        begin_at_maps(model, setting.teachers)
+        begin_at_maps(model, setting.teachers, config.begin_at_maps)
     model.reference = setting.reference_stain
     model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
@@ -240,7 +251,7 @@ def advance(run: Run, setting: Setting, step: int) -> dict[str, float]:
     config = setting.config
     random = torch_stream(setting.seed, "step", step)
     for group in run.generator_optimizer.param_groups:
-        group["lr"] = config.rate * 0.5 * (1 + math.cos(math.pi * step / config.steps))
+        group["lr"] = config.rate * (0.5 * (1 + math.cos(math.pi * step / config.steps)) if config.falling else 1)
     if setting.teachers is not None and step < config.warm_steps:
         losses = warm_losses(run.model, draw(run.model, setting, random), setting.teachers)
     else:

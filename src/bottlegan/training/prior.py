@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from bottlegan.core.config import document
+from bottlegan.core.config import Count, Positive, document
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.imaging.tensors import from_levels
@@ -56,26 +56,26 @@ class PriorConfig:
 
     model: ModelConfig = ModelConfig(code_size=24, generator=GeneratorConfig(depth=0, mapping=0))
     """A style is an affine map: what hidden layers could add was never worth what they risk."""
-    known: int = 4000
+    known: Count = 4000
     """Styles whose spread the codes are measured in."""
-    width: int = 64
+    width: Count = 64
     """Of the encoder's layers."""
-    labs: int = 4400
+    labs: Count = 4400
     """Simulated labs."""
-    finder_steps: int = 1000
+    finder_steps: Count = 1000
     """That teach the encoder what glass is."""
-    steps: int = 4000
+    steps: Count = 4000
     """That teach it what styles are."""
-    batch: int = 32
+    batch: Count = 32
     """Labs a step."""
-    pixels: int = 2048
+    pixels: Count = 2048
     """Of each that the encoder sees."""
-    read: int = 512
+    read: Count = 512
     """Of these, in which it reads amounts of stain."""
-    scored: int = 256
+    scored: Count = 256
     """Of each that its maps are scored on."""
-    finder_rate: float = 5e-3
-    rate: float = 5e-3
+    finder_rate: Positive = 5e-3
+    rate: Positive = 5e-3
 
 
 def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = None) -> BottleGAN:

@@ -97,12 +97,17 @@ def proximal_term(network: nn.Module, start: dict[str, Tensor]) -> Tensor:
     return torch.stack([(p - start[name]).square().sum() for name, p in network.named_parameters()]).sum()
 
 
-@torch.no_grad()
 def predict_logits(network: Built, image: Pixels, temperature: float = 1.0) -> Tensor:
     """Return the logits (K, H, W) or (K,) of an image (H, W, 3), divided by a temperature."""
-    network.network.eval()
     # Copied, because torch warns of an image that must not be written to, as those from files.
-    return network(to_images(image[None].copy()))[0] / temperature
+    return predict_batch(network, image[None].copy())[0] / temperature
+
+
+@torch.no_grad()
+def predict_batch(network: Built, images: Pixels) -> Tensor:
+    """Return the logits (N, K, H, W) or (N, K) of images (N, H, W, 3)."""
+    network.network.eval()
+    return network(to_images(images))
 
 
 def lay_out(task: Task) -> Layout:

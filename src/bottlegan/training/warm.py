@@ -18,14 +18,14 @@ OUTLYING = 30.0  # median deviations from which on a number of a map counts as t
 
 
 @torch.no_grad()
-def begin_at_maps(model: StyleModel, maps: StyleMaps) -> None:
-    """Let the model's codes, and as far as its form allows its generators, begin at the maps, one a style."""
+def begin_at_maps(model: StyleModel, maps: StyleMaps, generators: bool = True) -> None:
+    """Let the model's codes and, as far as its form allows, its `generators` begin at the maps, one a style."""
     if not model.codes.table.requires_grad:
         return
     numbers = tame(list_numbers(maps))
     codes = describe(numbers, model.codes.size)
     model.codes.table.copy_(codes)
-    if not isinstance(model, BottleGAN):
+    if not isinstance(model, BottleGAN) or not generators:
         return  # one generator for both directions has one linear layer, which cannot hold two maps of a code
     for generator, part in zip((model.normalizer, model.restainer), numbers.chunk(2, dim=1), strict=True):
         if isinstance(generator, PixelGenerator) and generator.linear is not None:

@@ -4,21 +4,25 @@ Slides have whatever levels their scanner wrote. Where a step is one of them, it
 between are reduced from the next finer level, and those coarser than the overview are taken from that.
 """
 
-from functools import cached_property
+from contextlib import ExitStack
+from functools import cached_property, lru_cache
+from pathlib import Path
 from threading import Lock
+from weakref import finalize
 
 import numpy as np
 from PIL import Image
 
 from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
-from bottlegan.slides.reader import Slide, measure_downsample, read_all_but_broken
+from bottlegan.slides.reader import Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.slides.tissue import choose_level, read_overview
 
 LEAST, MOST = 128, 512  # pixels a side of tiles that are shown as they are in the file
 TILE = 256  # pixels a side, where the file's would not do
 NEARLY = 1.001  # downsamplings of levels are rounded
 FAR = 4.0  # times that a level may be reduced for a tile; beyond, the overview is used if it is fine enough
+OPEN = 8  # slides that are held open
 
 
 class Pyramid:
@@ -37,14 +41,18 @@ class Pyramid:
         """Return the tiles of a step, whose regions are in pixels of that step."""
         return Grid(Region(0, 0, 0, *self.sizes[step]), self.tile)
 
-    def read(self, step: int, column: int, row: int) -> Pixels:
-        """Return a tile (H, W, 3), uint8; those at the right and lower edge are smaller. What is broken is white."""
+    def locate(self, step: int, column: int, row: int) -> Region:
+        """Return where a tile is, in pixels of its step."""
         if not 0 <= step < len(self.sizes):
             raise IndexError(f"there is no step {step}")
         grid = self.grid(step)
         if not (0 <= column < grid.columns and 0 <= row < grid.rows):
             raise IndexError(f"step {step} has no tile {column}, {row}")
-        tile, downsample = grid[row * grid.columns + column], float(2**step)
+        return grid[row * grid.columns + column]
+
+    def read(self, step: int, column: int, row: int) -> Pixels:
+        """Return a tile (H, W, 3), uint8; those at the right and lower edge are smaller. What is broken is white."""
+        tile, downsample = self.locate(step, column, row), float(2**step)
         level = choose_level(self.slide, downsample * NEARLY)
         if self._is_step(level, step):
             region = Region(level, tile.x, tile.y, tile.width, tile.height)
@@ -79,12 +87,46 @@ class Pyramid:
         with self._lock:
             return self._overview
 
+    def draw_small(self, side: int) -> Pixels:
+        """Return the whole slide (H, W, 3), at most `side` pixels along its longer side."""
+        image = Image.fromarray(self._read_small(side))
+        image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=None)
+        return np.asarray(image)
 
-def shrink(levels: Pixels, side: int) -> Pixels:
-    """Return an image (H, W, 3) so small that neither side is longer than `side`."""
-    image = Image.fromarray(levels)
-    image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=None)
-    return np.asarray(image)
+    def _read_small(self, side: int) -> Pixels:
+        """Return the whole slide at the coarsest step that is as large as asked for, if that is not much to read."""
+        steps = [step for step, size in enumerate(self.sizes) if max(size) >= side]
+        overview, pixel = self.overview
+        step = max(steps, default=0)
+        if max(overview.shape) >= side or pixel <= 2**step:
+            return overview
+        grid = self.grid(step)
+        rows = [[self.read(step, x, y) for x in range(grid.columns)] for y in range(grid.rows)]
+        return np.vstack([np.hstack(row) for row in rows])
+
+
+class Shelf:
+    """Slides that are open: those that were asked for last, as a folder may hold more than can be open at once."""
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self._lock, self._opened = Lock(), lru_cache(maxsize=OPEN)(_open_pyramid)
+
+    def open(self, path: Path) -> Pyramid:
+        """Return an open slide's tiles. It stays open at least as long as the caller holds on to them."""
+        with self._lock:
+            return self._opened(path)
+
+    def close(self) -> None:
+        """Close all slides that nobody holds on to."""
+        self._opened.cache_clear()
+
+
+def _open_pyramid(path: Path) -> Pyramid:
+    stack = ExitStack()
+    pyramid = Pyramid(stack.enter_context(open_slide(path)))
+    finalize(pyramid, stack.close)
+    return pyramid
 
 
 def _reduce(levels: Pixels, tile: Region, factor: float, corner: tuple[int, int]) -> Pixels:

@@ -1,5 +1,6 @@
 """The server: it listens on this machine alone, and sends the page and what that asks for."""
 
+import logging
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,8 +26,9 @@ STOP_SECONDS = 2
 
 
 def make_app(page: str, routes: Sequence[BaseRoute]) -> Starlette:
-    """Return the app that shows a page, and answers what that asks for."""
-    shown = [Route("/", show(page)), Route("/static/{name}", _send_static), *routes]
+    """Return the app that shows a page first, any other by its name, and answers what they ask for."""
+    pages = [Route(f"/{file.stem}", show(name)) for name, file in FILES.items() if file.suffix == ".html"]
+    shown = [Route("/", show(page)), *pages, Route("/static/{name}", _send_static), *routes]
     return Starlette(routes=shown, exception_handlers={InputError: _refuse, HTTPException: _fail})
 
 
@@ -54,6 +56,12 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
             timeout_graceful_shutdown=STOP_SECONDS,
         )
     )
+    log = logging.getLogger("uvicorn.error")
+
+    def matters(record: logging.LogRecord) -> bool:
+        return not server.should_exit  # who stops it need not hear what was not answered any more
+
+    log.addFilter(matters)
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     thread.start()
     try:
@@ -61,6 +69,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+        log.removeFilter(matters)
         listening.close()
 
 

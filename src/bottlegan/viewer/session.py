@@ -6,19 +6,26 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
-from threading import Lock
-from typing import NamedTuple
+from threading import Event, Lock
+from typing import TYPE_CHECKING, NamedTuple
 
 from bottlegan.colormap.table import Convert
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import InputError, MissingError
+from bottlegan.imaging.files import FORMATS, MASK_ENDING, Pixels
 from bottlegan.models.document import PRIOR
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.choice import MapChoice, aim, fit_target, need_color_map
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.slides.reader import Slide, open_slide
+from bottlegan.slides.reader import SLIDES, Slide, list_files
+from bottlegan.viewer.pyramid import Shelf
 from bottlegan.viewer.shown import ShownSlide
 
+if TYPE_CHECKING:
+    from bottlegan.viewer.prediction import SlideNetwork
+
 REFERENCE, LIKE, STYLE, SLIDE = "reference", "like", "style", "slide"
+PATIENCE = 2.0
+"""Seconds that fits wait for somebody to look."""
 MAPS = 6
 """Maps that are kept; each may grow to 64 MB."""
 
@@ -34,6 +41,8 @@ class Settings:
     """Images of a lab to go to."""
     network: Path | None = None
     """Whose predictions are shown."""
+    allowed: tuple[str, ...] = ()
+    """Factories of networks that are not ours and may be run."""
     folder: Path = field(default_factory=Path.cwd)
     """Where whole slides are written."""
 
@@ -48,10 +57,18 @@ class Target(NamedTuple):
 class Session:
     """Open slides and their maps. Any number of threads may ask."""
 
-    def __init__(self, slides: Sequence[ShownSlide], settings: Settings, model: ModelWeights) -> None:
-        """Show these slides."""
-        self.slides, self.settings, self.model = slides, settings, model
-        self._lock = Lock()
+    def __init__(
+        self,
+        slides: Sequence[ShownSlide],
+        settings: Settings,
+        model: ModelWeights,
+        network: "SlideNetwork | None" = None,
+    ) -> None:
+        """Show these slides and, if there is one, what a network predicts of them."""
+        self.slides, self.settings, self.model, self.network = slides, settings, model, network
+        self.looked_at = Event()
+        """Whether somebody has seen something of a slide."""
+        self._lock, self._like_lock = Lock(), Lock()
         self._like: Normalizer | None = None
         self._make = lru_cache(maxsize=MAPS)(self._make_map)
 
@@ -70,6 +87,11 @@ class Session:
         with self._lock:  # made once, whoever asks
             return self._make(number, target, forced)
 
+    def draw_after(self, number: int, target: str, *, forced: bool = False) -> Pixels:
+        """Return a small picture of a whole slide, mapped to a target, without keeping a table of its colors."""
+        slide = self.slides[number]
+        return self._aim(slide.normalizer(forced=forced, remembers=False), target)(slide.draw_thumbnail())
+
     def choose(self, target: str, *, forced: bool = False) -> MapChoice:
         """Return the same choice as the command line would make of a target, to write a whole slide."""
         settings, (kind, _, name) = self.settings, target.partition(":")
@@ -78,18 +100,25 @@ class Session:
         return MapChoice(settings.model, settings.style, to, like=like, force=forced)
 
     def _make_map(self, number: int, target: str, forced: bool) -> Convert:
-        normalizer, (kind, _, name) = self.slides[number].normalizer(forced=forced), target.partition(":")
+        return self._aim(self.slides[number].normalizer(forced=forced), target)
+
+    def _aim(self, normalizer: Normalizer, target: str) -> Convert:
+        kind, _, name = target.partition(":")
         match kind:
             case "reference":
                 return aim(normalizer, None, None)
             case "like" if self.settings.like is not None:
-                self._like = self._like or fit_target(self.settings.like, self.model, 0)
-                return aim(normalizer, self._like, None)
+                return aim(normalizer, self._fit_like(self.settings.like), None)
             case "style":
                 return aim(normalizer, None, Normalizer.load(self.settings.model, name))
             case "slide":
                 return aim(normalizer, self.slides[self._find(name)].normalizer(), None)
         raise InputError(f"there is no stain {target} to go to")
+
+    def _fit_like(self, like: Path) -> Normalizer:
+        with self._like_lock:
+            self._like = self._like or fit_target(like, self.model, 0)
+            return self._like
 
     def _find(self, name: str) -> int:
         if not name.isdecimal() or int(name) >= len(self.slides):
@@ -98,19 +127,43 @@ class Session:
 
 
 @contextmanager
-def open_session(paths: Sequence[Path], settings: Settings) -> Iterator[Session]:
-    """Open slides, or images as slides, and begin to fit a style to each."""
+def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Session]:
+    """Show slides, images as slides, or folders of either, and begin to fit a style to each."""
     need_color_map(MapChoice(settings.model))
-    model = read_weights(settings.model)
+    model, shelf = read_weights(settings.model), Shelf()
     known = None if settings.style is None else Normalizer.load(settings.model, settings.style)
 
     def fit(slide: Slide) -> Normalizer:
         return known or Normalizer.fit(slide, model=model)
 
-    with ExitStack() as stack:
-        slides = [ShownSlide(stack.enter_context(open_slide(path)), fit) for path in paths]
-        pool = stack.enter_context(ThreadPoolExecutor(1, "fit"))
+    paths = [path for source in sources for path in (list_shown(source) if source.is_dir() else [source])]
+    slides = [ShownSlide(path, shelf, fit) for path in paths]
+    for each in slides:
+        if each.path in sources:  # one that was named must open; of a folder, the page says what does not
+            _ = each.pyramid
+    with ThreadPoolExecutor(1, "fit") as pool, ExitStack() as stack:
+        stack.callback(shelf.close)
         stack.callback(pool.shutdown, cancel_futures=True)
+        session = Session(slides, settings, model, _open_network(settings))
+        pool.submit(session.looked_at.wait, PATIENCE)  # first pixels come first
         for each in slides:
             pool.submit(lambda slide: slide.finding, each)
-        yield Session(slides, settings, model)
+        yield session
+        session.looked_at.set()
+
+
+def _open_network(settings: Settings) -> "SlideNetwork | None":
+    if settings.network is None:
+        return None
+    from bottlegan.viewer.prediction import SlideNetwork  # noqa: PLC0415 - torch, which slides alone do not need
+
+    return SlideNetwork(settings.network, settings.allowed)
+
+
+def list_shown(folder: Path) -> list[Path]:
+    """Return the slides and images in a folder, by name, but for masks."""
+    found = [each for each in list_files(folder) if each.suffix.lower() in SLIDES | set(FORMATS)]
+    shown = [each for each in found if not each.stem.endswith(MASK_ENDING)]
+    if not shown:
+        raise MissingError(f"{folder}: holds no slide and no image; give a folder of either, or of a run")
+    return shown

@@ -1,4 +1,4 @@
-"""A slide on show: its tiles, the style that was found in it, and the maps of its colors to other stains."""
+"""A slide on show: its tiles, the style that was found in it, and what there is to say of its pixels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -15,11 +15,10 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.progress import Json
 from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.normalizer import Normalizer
-from bottlegan.onboarding.verdict import Verdict
 from bottlegan.slides.grid import Region
 from bottlegan.slides.reader import Slide
 from bottlegan.slides.tissue import mask_tissue
-from bottlegan.viewer.pyramid import Pyramid, shrink
+from bottlegan.viewer.pyramid import Pyramid, Shelf
 
 Shade = Literal["good", "uncertain", "refused", "known"]
 THUMBNAIL = 480  # pixels along the longer side
@@ -52,12 +51,12 @@ class Finding:
         }
 
 
-def judge(fit: Callable[[], Normalizer]) -> Finding:
-    """Return what was found out by a fit; one that fails for want of tissue is refused like any other."""
+def judge(fit: Callable[[], Normalizer], path: Path) -> Finding:
+    """Return what was found out by fitting a style to a slide; what cannot be read, or shows no tissue, is refused."""
     try:
         normalizer = fit()
-    except InputError as error:
-        return Finding("refused", str(error), None, None)
+    except (InputError, OSError) as error:
+        return Finding("refused", str(error).removeprefix(f"{path}: "), None, None)  # the page says which one it is
     found = normalizer.diagnosis
     if found is None:
         return Finding("known", f"the model's own style {normalizer.name}", None, normalizer)
@@ -65,69 +64,62 @@ def judge(fit: Callable[[], Normalizer]) -> Finding:
 
 
 class ShownSlide:
-    """An open slide, and what there is to find out about its stain."""
+    """A slide, and what there is to find out about its stain."""
 
-    def __init__(self, slide: Slide, fit: Callable[[Slide], Normalizer]) -> None:
-        """Take an open slide and what fits a style to it."""
-        self.slide, self.pyramid, self._fit = slide, Pyramid(slide), fit
+    def __init__(self, path: Path, shelf: Shelf, fit: Callable[[Slide], Normalizer]) -> None:
+        """Take a slide's path, where to open it, and what fits a style to it."""
+        self.path, self._shelf, self._fit = path, shelf, fit
         self._lock = Lock()
         self._finding: Finding | None = None
 
     @property
-    def path(self) -> Path:
-        """Where it is."""
-        return self.slide.path
+    def pyramid(self) -> Pyramid:
+        """Its tiles; it is opened, unless it is open."""
+        return self._shelf.open(self.path)
 
     @property
     def finding(self) -> Finding:
         """What was found out about its stain, once: whoever asks first has to wait."""
         with self._lock:
             if self._finding is None:
-                self._finding = judge(lambda: self._fit(self.slide))
+                self._finding = judge(lambda: self._fit(self.pyramid.slide), self.path)
             return self._finding
 
     @property
-    def is_judged(self) -> bool:
-        """Whether there is a finding yet."""
-        return self._finding is not None
+    def finding_so_far(self) -> Finding | None:
+        """The finding if there is one yet; nobody has to wait."""
+        return self._finding
 
-    def normalizer(self, *, forced: bool = False) -> Normalizer:
+    def normalizer(self, *, forced: bool = False, remembers: bool = True) -> Normalizer:
         """Return its normalizer; refuse what is refused, unless somebody insists."""
         found = self.finding
         if found.normalizer is None or (found.normalizer.refused and not forced):
             raise InputError(f"{self.path.name}: refused: {found.reason}")
-        if not found.normalizer.refused:
+        if remembers and not found.normalizer.refused:
             return found.normalizer
         given = found.normalizer
-        return Normalizer(given.model, given.code, given.name, given.diagnosis, forced=True)
+        return Normalizer(
+            given.model, given.code, given.name, given.diagnosis, forced=given.refused, remembers=remembers
+        )
 
     def describe(self) -> dict[str, Json]:
         """Return what the page needs to lay it out."""
-        width, height = self.slide.levels[0]
+        pyramid = self.pyramid
+        width, height = pyramid.slide.levels[0]
+        mpp = pyramid.slide.mpp
         return {
             "name": self.path.name,
             "width": width,
             "height": height,
-            "tile": self.pyramid.tile.width,
-            "steps": len(self.pyramid.sizes),
-            "format": self.slide.kind,
-            "mpp": None if self.slide.mpp is None else list(self.slide.mpp),
+            "tile": pyramid.tile.width,
+            "steps": len(pyramid.sizes),
+            "format": pyramid.slide.kind,
+            "mpp": None if mpp is None else list(mpp),
         }
 
-    def draw_thumbnail(self, side: int = THUMBNAIL) -> Pixels:
-        """Return the whole slide (H, W, 3), at most `side` pixels along its longer side."""
-        return shrink(self._read_small(side), side)
-
-    def _read_small(self, side: int) -> Pixels:
-        """Return the whole slide at the coarsest step that is as large as asked for, if that is not much to read."""
-        steps = [step for step, size in enumerate(self.pyramid.sizes) if max(size) >= side]
-        overview, pixel = self.pyramid.overview
-        step = max(steps, default=0)
-        if max(overview.shape) >= side or pixel <= 2**step:
-            return overview
-        grid = self.pyramid.grid(step)
-        rows = [[self.pyramid.read(step, x, y) for x in range(grid.columns)] for y in range(grid.rows)]
-        return np.vstack([np.hstack(row) for row in rows])
+    def draw_thumbnail(self) -> Pixels:
+        """Return a small picture (H, W, 3) of the whole slide."""
+        return self.pyramid.draw_small(THUMBNAIL)
 
     def mask_tissue(self) -> NDArray[np.bool_]:
         """Return where (H, W) tissue is, over the whole slide, much reduced."""
@@ -135,10 +127,11 @@ class ShownSlide:
 
     def pick(self, x: int, y: int, convert: Convert | None) -> dict[str, Json]:
         """Return what there is to say of one pixel of the finest level."""
-        width, height = self.slide.levels[0]
+        slide = self.pyramid.slide
+        width, height = slide.levels[0]
         if not (0 <= x < width and 0 <= y < height):
             raise InputError(f"{self.path.name} has no pixel {x}, {y}; it is {width} x {height}")
-        before = self.slide.read(Region(0, x, y, 1, 1))
+        before = slide.read(Region(0, x, y, 1, 1))
         said: dict[str, Json] = {"x": x, "y": y, "before": before[0, 0].tolist()}
         if convert is None or self.finding.normalizer is None:
             return said
@@ -161,7 +154,3 @@ def measure_stains(normalizer: Normalizer, color: Pixels) -> tuple[float, float]
     above = DENSITY[color].astype(np.float64) - normalizer.model.glass
     hematoxylin, eosin = np.linalg.lstsq(stains.T, above, rcond=None)[0]
     return float(hematoxylin), float(eosin)
-
-
-ORDER: dict[str, int] = {Verdict.REFUSED.value: 0, Verdict.UNCERTAIN.value: 1, Verdict.GOOD.value: 2, "known": 3}
-"""Verdicts as a gallery sorts them: what needs a look comes first."""

@@ -13,6 +13,7 @@ from bottlegan import __version__
 from bottlegan.colormap.table import Convert
 from bottlegan.core.progress import Json
 from bottlegan.imaging.files import Pixels
+from bottlegan.viewer.gallery import list_entries
 from bottlegan.viewer.session import REFERENCE, Session
 from bottlegan.viewer.shown import ShownSlide
 from bottlegan.viewer.tables import DOUBT, SPACING, iterate_map, sample_doubts, sample_map
@@ -27,8 +28,11 @@ def list_routes(session: Session) -> list[Route]:
     writing = Writing(session)
     return [
         Route("/api/session", slides.tell_session),
+        Route("/api/gallery", slides.tell_gallery),
+        Route(one, slides.tell_slide),
         Route(f"{one}/finding", slides.tell_finding),
         Route(f"{one}/tiles/{{step:int}}/{{column:int}}/{{row:int}}", slides.send_tile),
+        Route(f"{one}/prediction/{{step:int}}/{{column:int}}/{{row:int}}", slides.send_prediction),
         Route(f"{one}/table", slides.send_table),
         Route(f"{one}/doubts", slides.send_doubts),
         Route(f"{one}/thumbnail", slides.send_thumbnail),
@@ -51,12 +55,22 @@ class SlideAnswers:
         """Tell what there is to see."""
         told: dict[str, Json] = {
             "version": __version__,
-            "slides": [each.describe() for each in self.session.slides],
+            "slides": [each.path.name for each in self.session.slides],
             "targets": [{"key": each.key, "label": each.label} for each in self.session.list_targets()],
             "spacing": SPACING,
             "doubt": DOUBT,
+            "network": None if self.session.network is None else self.session.network.tell(),
         }
         return JSONResponse(told)
+
+    def tell_gallery(self, request: Request) -> Response:
+        """Tell what is known so far of all slides, those first that need a look."""
+        self.session.looked_at.set()
+        return JSONResponse(list_entries(self.session.slides))
+
+    def tell_slide(self, request: Request) -> Response:
+        """Tell how a slide is laid out."""
+        return JSONResponse(self._find(request).describe())
 
     def tell_finding(self, request: Request) -> Response:
         """Tell what was found out about a slide's stain."""
@@ -69,7 +83,19 @@ class SlideAnswers:
             levels = slide.pyramid.read(place["step"], place["column"], place["row"])
         except IndexError as error:
             raise HTTPException(404, str(error)) from None
+        self.session.looked_at.set()
         return Response(levels.tobytes(), media_type=BYTES)
+
+    def send_prediction(self, request: Request) -> Response:
+        """Send a tile of the network's classes, one byte a pixel."""
+        slide, place, network = self._find(request), request.path_params, self.session.network
+        if network is None:
+            raise HTTPException(404, "there is no network; give one with --network")
+        try:
+            classes = network.paint(slide.pyramid, place["step"], place["column"], place["row"])
+        except IndexError as error:
+            raise HTTPException(404, str(error)) from None
+        return Response(classes.tobytes(), media_type=BYTES)
 
     def send_table(self, request: Request) -> Response:
         """Send the coarse or exact table of a map."""
@@ -84,8 +110,11 @@ class SlideAnswers:
 
     def send_thumbnail(self, request: Request) -> Response:
         """Send a small picture of the whole slide, as it is or mapped."""
-        levels = self._find(request).draw_thumbnail()
-        return _send_png(self._find_map(request)(levels) if "to" in request.query_params else levels)
+        slide, asked = self._find(request), request.query_params
+        if "to" not in asked:
+            return _send_png(slide.draw_thumbnail())
+        number = request.path_params["slide"]
+        return _send_png(self.session.draw_after(number, asked["to"], forced="forced" in asked))
 
     def send_tissue(self, request: Request) -> Response:
         """Send where tissue is."""

@@ -73,7 +73,7 @@ def test_joining_counts_the_images(labs: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"protocol": 1}, "it speaks protocol 2, the server 1; install the server's version"),
+        ({"protocol": 1}, "it speaks protocol 3, the server 1; install the server's version"),
         ({"package": "9.9"}, r"it runs bottlegan .*, the server 9.9; .*pip install 'bottlegan\[federated\]==9.9'"),
         ({"prior": "ab" * 32}, "its prior is .*, the server's abababababab; install"),
         ({"network": "cd" * 32}, "the network it builds is .*, the server's cdcdcdcdcdcd; install the same versions"),
@@ -122,7 +122,7 @@ def test_paths_are_relative_to_the_labs_own_document(labs: dict[str, Path], monk
 
 def test_an_unknown_key_or_a_missing_file_is_refused(labs: dict[str, Path]) -> None:
     path = labs["lab-01"]
-    path.write_text(path.read_text() + "\nmasks = 'here'\n")
+    path.write_text("masks = 'here'\n" + path.read_text())
     with pytest.raises(ConfigError, match="unknown key `masks`"):
         open_client(path)
     with pytest.raises(MissingError, match="no such file"):
@@ -235,7 +235,7 @@ def test_a_code_is_uploaded_in_less_than_a_kilobyte(labs: dict[str, Path]) -> No
 
 def test_generators_need_the_reference_set(labs: dict[str, Path]) -> None:
     path = labs["lab-01"]
-    config = Phase1Config(upload="generators")
+    config = Phase1Config(method="generators")
     path.write_text("images = ['images']\n")
     client = join(open_client(path), "lab-01")
     with pytest.raises(FederationError, match="contribute ended with InputError"):

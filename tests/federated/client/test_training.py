@@ -145,19 +145,31 @@ def test_fedprox_pulls_toward_the_start(dark: list[Labeled], tiny: Phase2Config)
 
 def test_fixmatch_trains_a_lab_without_labels(dark: list[Labeled], sure: Phase2Config, tiny: Phase2Config) -> None:
     lab = Lab("a", [], [each.image for each in dark], [])
-    # An unlabeled image counts for half of a labeled one.
-    assert count_examples(sure, 0, 4, 1) == 2
+    assert count_examples(sure, 0, 4, 1) == 4
     assert count_examples(tiny, 0, 4, 1) == 0
     later = replace(sure, fixmatch=replace(sure.fixmatch, warm_up=0.5))
-    assert [count_examples(later, 0, 4, number) for number in (1, 2, 3, 4)] == [0, 0, 2, 2]
+    assert [count_examples(later, 0, 4, number) for number in (1, 2, 3, 4)] == [0, 0, 4, 4]
+    half = replace(sure, fixmatch=replace(sure.fixmatch, weight=0.5))
+    assert count_examples(half, 0, 5, 1) == 3, "an unlabeled image then counts for half of a labeled one"
     start = initial_weights(sure, 0)
     assert distance(train_round(lab, start, sure, 1, 0), start) > 0
     with pytest.raises(InputError, match="a has nothing to train on"):
         train_round(lab, start, tiny, 1, 0)
 
 
-def test_a_lab_with_labels_counts_those(sure: Phase2Config) -> None:
-    assert count_examples(sure, 3, 4, 1) == 3
+def test_a_lab_with_labels_learns_from_both(dark: list[Labeled], sure: Phase2Config, tiny: Phase2Config) -> None:
+    assert count_examples(sure, 3, 4, 1) == 7
+    assert count_examples(tiny, 3, 4, 1) == 3
+    start, images = initial_weights(sure, 0), [each.image for each in dark]
+    labels_only = training.train_round(Lab("a", dark, [], []), start, sure, 1, 0).loss
+    both = training.train_round(Lab("a", dark, images, []), start, sure, 1, 0).loss
+    # The labeled crops are drawn first, so they are the same; FixMatch's loss comes on top, as much as it weighs.
+    twice = replace(sure, fixmatch=replace(sure.fixmatch, weight=2.0))
+    doubled = training.train_round(Lab("a", dark, images, []), start, twice, 1, 0).loss
+    assert both > labels_only
+    assert doubled - labels_only == pytest.approx(2 * (both - labels_only), rel=1e-4)
+    later = replace(sure, fixmatch=replace(sure.fixmatch, warm_up=0.5))
+    assert training.train_round(Lab("a", dark, images, []), start, later, 1, 0).loss == labels_only
 
 
 def test_the_loss_of_a_round_is_the_mean_of_its_steps(dark: list[Labeled], tiny: Phase2Config) -> None:

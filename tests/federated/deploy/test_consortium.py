@@ -21,7 +21,7 @@ from bottlegan.core.config import load, to_values
 from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.federated.client.holdings import LabConfig
 from bottlegan.federated.deploy.consortium import check_host, check_labs, deploy, describe_app, write_app
-from bottlegan.federated.flower.server_app import ServerConfig
+from bottlegan.federated.flower.server_app import BAD_INPUT, ServerConfig
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, flatten
 
@@ -117,10 +117,16 @@ def test_scripts_are_valid_and_can_be_run(made: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "details", "code"), [("completed", "", 0), ("failed", "too few clients", 1), ("stopped", "", 1)]
+    ("status", "details", "code", "said"),
+    [
+        ("completed", "", 0, ""),
+        ("failed", "too few clients", 1, "Run 42 has failed: too few clients\n"),
+        ("stopped", "", 1, "Run 42 has stopped: \n"),
+        ("failed", f'it ended: {BAD_INPUT}no "x" \\ here', 2, 'bottlegan: no "x" \\ here\n'),
+    ],
 )
 def test_the_run_can_be_waited_for_and_its_status_returned(
-    status: str, details: str, code: int, made: Path, tmp_path: Path
+    status: str, details: str, code: int, said: str, made: Path, tmp_path: Path
 ) -> None:
     shutil.copy(made / "server" / "run.sh", tmp_path)
     (tmp_path / "sleep").write_text("#!/bin/sh\nexit 0\n")
@@ -138,10 +144,31 @@ def test_the_run_can_be_waited_for_and_its_status_returned(
         [tmp_path / "run.sh", *words], env=environment, capture_output=True, text=True, check=False, timeout=60
     )
     assert done.returncode == code, done.stderr
-    assert details in done.stderr
+    assert done.stderr.startswith(said)
+    if code in (0, 2):
+        assert done.stderr == said
     lines = (tmp_path / "asked").read_text().splitlines()
     assert lines[0] == "run app consortium --format json --run-config seed=1"
     assert lines[1:] == ["list consortium --run-id 42 --format json"] * 2
+
+
+@pytest.mark.parametrize(
+    ("why", "code", "said"),
+    [
+        ("[code: 15] Invalid run configuration.", 2, "bottlegan: --run-config has a key that is not in app/pyproject"),
+        ("connection refused", 1, '{"success": false, "error-message": "connection refused"}'),
+    ],
+)
+def test_a_run_that_is_not_started_is_not_waited_for(
+    why: str, code: int, said: str, made: Path, tmp_path: Path
+) -> None:
+    shutil.copy(made / "server" / "run.sh", tmp_path)
+    answer = json.dumps({"success": False, "error-message": why})
+    (tmp_path / "flwr.sh").write_text(f"#!/bin/sh\necho '{answer}'\nexit 1\n")
+    (tmp_path / "flwr.sh").chmod(0o755)
+    done = subprocess.run([tmp_path / "run.sh", "--wait"], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == code
+    assert done.stderr.startswith(said)
 
 
 def test_nginx_lets_labs_reach_the_fleet_api_and_nothing_else(made: Path) -> None:

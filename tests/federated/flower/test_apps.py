@@ -14,10 +14,10 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from bottlegan.core.config import to_values
+from bottlegan.core.config import load, to_values
 from bottlegan.core.errors import ConfigError, FederationError, InputError, MissingError
 from bottlegan.federated.flower.client_app import app as client_app
-from bottlegan.federated.flower.client_app import build_client_app, explain
+from bottlegan.federated.flower.client_app import build_client_app, explain, open_cached
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.flower.server_app import ServerConfig
 from bottlegan.federated.flower.server_app import app as server_app
@@ -26,7 +26,8 @@ from bottlegan.federated.protocol.exchange import Absence, Reply, Request
 from bottlegan.federated.protocol.handshake import introduce, to_text
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, flatten
-from bottlegan.federated.server.folder import LOG
+from bottlegan.federated.server.folder import HISTORY, LOG
+from bottlegan.federated.server.history import History
 from bottlegan.federated.simulation import run_local
 from bottlegan.imaging.files import read_image
 from bottlegan.models.document import PRIOR
@@ -156,8 +157,31 @@ def test_a_federation_runs_and_no_record_holds_a_pixel_a_path_or_a_file_name(
     for message in (*grid.sent, *grid.received):
         assert not leaks(message.content, tmp_path), message.metadata.message_type
     for reply in grid.received:
-        assert not reply.content.config_records
-        assert set(reply.content) == {"arrays", "numbers"}
+        assert set(reply.content) == {"arrays", "numbers", "stamp"}
+        assert set(reply.content.config_records["stamp"]) == {"client", "request"}
+
+
+def test_a_reply_of_an_earlier_round_or_of_another_lab_counts_for_nothing(
+    labs: dict[str, Path], config: FederationConfig, tmp_path: Path
+) -> None:
+    grid = make_grid(labs)
+    said: list[Message] = []
+
+    def replay(message: Message) -> Message:
+        """Answer like the lab, but train only once: later, send the same again, or what another lab has said."""
+        reply = grid.apps[11](message, grid.contexts[11])
+        if message.metadata.message_type != "train.train":
+            return reply
+        said.append(reply)
+        return Message(said[0].content, reply_to=message)
+
+    grid.spoil[11] = replay
+    alone = replace(config, phase2=replace(config.phase2, rounds=3), rounds=RoundsConfig(least=1, deadline=60))
+    serve(grid, alone, folder=str(tmp_path / "run"), clients=3)
+    history = load(History, tmp_path / "run" / HISTORY)
+    assert "lab-01" in history.rounds[0].trained
+    for record in history.rounds[1:]:
+        assert "answers another request" in record.left_out["lab-01"]
 
 
 def test_a_leak_would_be_found(labs: dict[str, Path], tmp_path: Path) -> None:
@@ -209,6 +233,44 @@ def test_too_few_clients_are_not_waited_for_for_ever(config: FederationConfig, t
     assert "0 clients are connected" in (tmp_path / "run" / LOG).read_text()
     with pytest.raises(ConfigError, match=r"server.clients is 1, but 2 must reply in each round; raise server.clients"):
         serve(make_grid({}), config, folder=str(tmp_path / "run"), clients=1)
+
+
+@pytest.mark.parametrize(
+    ("changed", "server", "said"),
+    [
+        ({"phase2.network.factory": "nowhere:at_all"}, {}, "nowhere of the factory nowhere:at_all cannot be imported"),
+        ({"start": "none.safetensors"}, {}, "none.safetensors: there is no such network file"),
+        ({"phase2.roundz": 1}, {}, "roundz"),
+        ({}, {"prior": "none.safetensors"}, "none.safetensors"),
+        ({}, {"reference": "none"}, "none"),
+    ],
+)
+def test_input_that_cannot_be_used_is_told_before_anybody_is_waited_for_and_kept(
+    changed: dict[str, str | int], server: dict[str, str], said: str, config: FederationConfig, tmp_path: Path
+) -> None:
+    own = {f"server.{key}": value for key, value in {"folder": str(tmp_path / "run"), **server}.items()}
+    with pytest.raises(InputError, match=f"^bad input: .*{said}"):
+        server_app(make_grid({}), make_context({}, {**flatten(config), **changed, **own}))  # type: ignore[arg-type]
+    (event,) = map(json.loads, (tmp_path / "run" / LOG).read_text().splitlines())
+    assert event["kind"] == "failed"
+    assert said in event["text"]
+
+
+def test_what_is_wrong_in_a_lab_is_told_there_in_one_line(
+    labs: dict[str, Path], config: FederationConfig, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    broken = break_one(labs)
+    serve(make_grid(labs), config, folder=str(tmp_path / "run"), clients=3)
+    (told,) = caplog.records
+    assert told.message.startswith(f"join: {labs[broken].parent / 'images'}: ")
+    assert told.exc_info is None
+    caplog.clear()
+    labs[broken].write_text("images = 3")
+    open_cached.cache_clear()
+    FlowerExchange(make_grid({"a": labs[broken]})).ask({"a": JOIN}, 5)  # type: ignore[arg-type]
+    (told,) = caplog.records
+    assert told.message.startswith(f"join: {labs[broken]}")
+    assert told.exc_info is None
 
 
 def exchange_with(spoil: Callable[[Message], Message | None], labs: dict[str, Path]) -> FlowerExchange:
@@ -265,8 +327,22 @@ def test_names_are_safe_and_differ() -> None:
     names = {1: "graz", 2: "", 3: "../../etc", 4: "twin", 5: "twin", 6: "two\nlines", 7: "node-2"}
     grid = Grid(dict.fromkeys(names, client_app), {}, names)
     exchange = FlowerExchange(grid)  # type: ignore[arg-type]
-    assert exchange.clients() == ["graz", "node-2", "node-3", "node-4", "node-5", "node-6", "node-7"]
-    assert exchange.nodes["node-5"] == 5
+    assert exchange.clients() == ["graz", "node-2", "node-3", "node-6", "node-7"]
+    assert exchange.nodes["node-6"] == 6
+
+
+def test_a_second_node_under_a_name_is_refused_and_the_first_stays(caplog: pytest.LogCaptureFixture) -> None:
+    names = {1: "graz", 2: "oslo"}
+    grid = Grid(dict.fromkeys(names, client_app), {}, names)
+    exchange = FlowerExchange(grid)  # type: ignore[arg-type]
+    assert exchange.clients() == ["graz", "oslo"]
+    grid.apps[3], names[3] = client_app, "graz"
+    for _ in range(2):
+        assert exchange.clients() == ["graz", "oslo"]
+        assert exchange.nodes["graz"] == 1
+    assert [each.getMessage() for each in caplog.records] == ["node 3 is refused: another node is called graz, too"]
+    del grid.apps[1]
+    assert exchange.nodes == {"graz": 1, "oslo": 2}
 
 
 def test_nodes_of_a_simulation_have_the_names_of_their_labs(labs: dict[str, Path]) -> None:

@@ -1,6 +1,7 @@
 """Requests and replies as records: nothing is lost, and nothing hostile gets through."""
 
 import pickle
+from dataclasses import replace
 from io import BytesIO
 
 import numpy as np
@@ -22,7 +23,10 @@ from bottlegan.federated.flower.messages import (
     unpack_reply,
     unpack_request,
 )
-from bottlegan.federated.protocol.exchange import Absence, Reply, Request
+from bottlegan.federated.protocol.exchange import Absence, Reply, Request, Stamp, digest_request
+
+STAMP = Stamp("lab-1", "0" * 64)
+STAMPED = ConfigRecord({"client": STAMP.client, "request": STAMP.request})
 
 TENSORS = {
     "float32": torch.tensor([[1.5, -0.0, float("inf"), 1e-40]]),
@@ -64,20 +68,22 @@ def test_a_request_arrives_as_it_was_sent() -> None:
 
 
 def test_a_reply_arrives_as_it_was_sent() -> None:
-    found = unpack_reply(through_the_wire(pack_reply(Reply(TENSORS, {"labeled": 3, "loss": 0.1}))))
+    found = unpack_reply(through_the_wire(pack_reply(Reply(TENSORS, {"labeled": 3, "loss": 0.1}), STAMP)), STAMP)
     assert isinstance(found, Reply)
     assert found.numbers == {"labeled": 3.0, "loss": 0.1}
     assert all(same(found.arrays[name], tensor) for name, tensor in TENSORS.items())
 
 
 def test_what_arrives_can_be_written_to() -> None:
-    found = unpack_reply(pack_reply(Reply({"a": torch.zeros(2)})))
+    found = unpack_reply(pack_reply(Reply({"a": torch.zeros(2)}), STAMP), STAMP)
     assert isinstance(found, Reply)
     found.arrays["a"] += 1
 
 
 def test_a_failure_arrives_as_an_absence_fit_for_a_log() -> None:
-    assert unpack_reply(through_the_wire(pack_failure("no\nmore " + "x" * 9999))) == Absence("no?more " + "x" * 192)
+    assert unpack_reply(through_the_wire(pack_failure("no\nmore " + "x" * 9999)), STAMP) == Absence(
+        "no?more " + "x" * 192
+    )
 
 
 def test_a_partition_arrives() -> None:
@@ -122,9 +128,9 @@ ODD_ARRAYS = {
 
 @pytest.mark.parametrize("data", ODD_ARRAYS.values(), ids=ODD_ARRAYS)
 def test_an_array_that_is_not_plain_numbers_is_refused(data: bytes) -> None:
-    records = pack_reply(Reply({"a": torch.zeros(2)}))
+    records = pack_reply(Reply({"a": torch.zeros(2)}), STAMP)
     records["arrays"] = ArrayRecord({"a": Array("float32", (2, 3), "numpy.ndarray", data)})
-    found = unpack_reply(records)
+    found = unpack_reply(records, STAMP)
     assert isinstance(found, Absence)
     assert found.reason.startswith("its reply cannot be used: array a ")
     with pytest.raises(InputError, match="array a"):
@@ -135,8 +141,8 @@ def test_an_array_that_is_not_plain_numbers_is_refused(data: bytes) -> None:
 def test_no_bytes_at_all_break_a_reply(junk: bytes, cut: int) -> None:
     for data in (junk, GOOD[:cut] + junk):
         array = Array("float32", (2, 3), "numpy.ndarray", data)
-        records = RecordDict({"arrays": ArrayRecord({"a": array}), "numbers": MetricRecord()})
-        assert isinstance(unpack_reply(records), Reply | Absence)
+        records = RecordDict({"arrays": ArrayRecord({"a": array}), "numbers": MetricRecord(), "stamp": STAMPED})
+        assert isinstance(unpack_reply(records, STAMP), Reply | Absence)
 
 
 def many(count: int) -> MetricRecord:
@@ -162,15 +168,44 @@ ODD_RECORDS = {
 
 @pytest.mark.parametrize("records", ODD_RECORDS.values(), ids=ODD_RECORDS)
 def test_records_that_are_no_reply_become_an_absence(records: RecordDict) -> None:
-    found = unpack_reply(records)
+    found = unpack_reply(RecordDict({**records, "stamp": STAMPED}), STAMP)
     assert isinstance(found, Absence)
+    assert "stamp" not in found.reason
     assert found.reason.isprintable()
     assert len(found.reason) < 300
 
 
+@pytest.mark.parametrize(
+    ("stamp", "reason"),
+    [
+        (Stamp("lab-2", STAMP.request), "it is of lab-2, not of lab-1"),
+        (Stamp(STAMP.client, "1" * 64), "it answers another request, such as that of an earlier round"),
+        (Stamp("a\nb" * 99, STAMP.request), "a?b"),
+    ],
+)
+def test_a_reply_to_another_request_or_of_another_lab_is_refused(stamp: Stamp, reason: str) -> None:
+    found = unpack_reply(through_the_wire(pack_reply(Reply(), stamp)), STAMP)
+    assert isinstance(found, Absence)
+    assert reason in found.reason
+    assert found.reason.isprintable()
+
+
+def test_a_request_has_the_same_digest_on_both_sides_and_no_other_has_it() -> None:
+    request = Request("train", TENSORS, {"round": 3, "rate": 0.1, "name": "lab ä", "on": True})
+    arrived = unpack_request("train", through_the_wire(pack_request(request)))
+    assert digest_request(arrived) == digest_request(request)
+    others = [
+        replace(request, kind="evaluate"),
+        replace(request, settings={**request.settings, "round": 4}),
+        replace(request, arrays={**TENSORS, "scalar": torch.tensor(3.5)}),
+        replace(request, arrays={**TENSORS, "empty": torch.zeros(4, 0)}),
+    ]
+    assert len({digest_request(each) for each in (request, *others)}) == len(others) + 1
+
+
 def test_a_failure_of_another_type_becomes_an_absence() -> None:
-    assert isinstance(unpack_reply(RecordDict({"failure": MetricRecord({"reason": 1})})), Absence)
-    assert unpack_reply(RecordDict({"failure": ConfigRecord()})) == Absence("no reason given")
+    assert isinstance(unpack_reply(RecordDict({"failure": MetricRecord({"reason": 1})}), STAMP), Absence)
+    assert unpack_reply(RecordDict({"failure": ConfigRecord()}), STAMP) == Absence("no reason given")
 
 
 @pytest.mark.parametrize("value", [b"bytes", [1, 2], "x" * 1_000_001])

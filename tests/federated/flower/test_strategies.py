@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from bottlegan.bench.federation import average
 from bottlegan.core.errors import ConfigError
 from bottlegan.federated.flower.strategies import Aggregator, Weights
-from bottlegan.federated.server.config import StrategyConfig
+from bottlegan.federated.server.config import Robust, StrategyConfig
 
 NAMES = ["enter.weight", "exit.bias"]
+PLAIN = StrategyConfig(name="fedavg", robust="none")
 numbers = st.floats(-100, 100, width=32)
 
 
@@ -29,14 +30,29 @@ def replies(draw: st.DrawFn) -> dict[str, Weights]:
     return {f"lab-{k}": weights(draw(numbers), draw(numbers)) for k in range(count)}
 
 
-def test_an_average_is_weighted_by_examples_unless_it_is_uniform() -> None:
+def test_an_average_is_weighted_by_shares() -> None:
     given_ = {"a": weights(1, 10), "b": weights(4, 40)}
-    examples = {"a": 1.0, "b": 3.0}
-    start = weights(100, 100)
-    weighted = Aggregator(StrategyConfig(name="fedavg")).aggregate(1, start, given_, examples)
-    uniform = Aggregator(StrategyConfig(name="fedavg", uniform=True)).aggregate(1, start, given_, examples)
-    assert equal(weighted, weights(3.25, 32.5))
-    assert equal(uniform, weights(2.5, 25))
+    found = Aggregator(PLAIN).aggregate(1, weights(100, 100), given_, {"a": 1.0, "b": 3.0})
+    assert equal(found, weights(3.25, 32.5))
+
+
+@pytest.mark.parametrize(("robust", "first"), [("none", 202.5), ("trimmed", 4.5), ("median", 4.5)])
+def test_a_robust_rule_does_not_follow_those_who_lie(robust: Robust, first: float) -> None:
+    replies = {f"lab-{k}": weights(k, 1) for k in range(1, 7)} | {"x": weights(800, 1), "y": weights(799, 1)}
+    aggregator = Aggregator(StrategyConfig(name="fedavg", robust=robust))
+    found = aggregator.aggregate(1, weights(0, 0), replies, dict.fromkeys(replies, 1.0))
+    assert found[NAMES[0]][0, 0].item() == pytest.approx(first)
+    assert found[NAMES[1]][0].item() == 1
+
+
+@pytest.mark.parametrize("robust", ["none", "trimmed", "median"])
+def test_every_rule_keeps_momentum_and_averages_statistics_without_it(robust: Robust) -> None:
+    aggregator = Aggregator(StrategyConfig(name="fedavgm", momentum=0.5, robust=robust), frozenset(NAMES[1:]))
+    start = weights(0, 0)
+    for number, expected in ((1, 1.0), (2, 2.5), (3, 4.25)):
+        replies = {name: weights(start[NAMES[0]][0, 0].item() + 1, 7) for name in "abc"}
+        start = aggregator.aggregate(number, start, replies, dict.fromkeys("abc", 1.0))
+        torch.testing.assert_close(start, weights(expected, 7.0))
 
 
 def test_momentum_accumulates_over_three_rounds_by_hand() -> None:
@@ -61,7 +77,7 @@ def test_without_momentum_every_strategy_is_the_plain_average(
     name: str, given_: dict[str, Weights], examples: list[int]
 ) -> None:
     shares = {each: float(count) for each, count in zip(given_, examples, strict=False)}
-    config = StrategyConfig(name=name, momentum=0.0)  # type: ignore[arg-type]
+    config = StrategyConfig(name=name, momentum=0.0, robust="none")  # type: ignore[arg-type]
     found = Aggregator(config).aggregate(1, weights(1, 2), given_, shares)
     wanted = average(given_, shares)
     for key in NAMES:

@@ -5,9 +5,10 @@ import torch
 from torch import Tensor
 
 from bottlegan.federated.protocol.validation import (
+    clip_updates,
+    find_bad_count,
     find_bad_number,
     find_fault,
-    find_oversized,
     limit_shares,
     printable,
     update_length,
@@ -60,25 +61,32 @@ def test_an_update_is_measured_from_where_it_began() -> None:
     assert update_length({"a": torch.tensor([4.0, 1.0]), "b": torch.tensor([5.0])}, start) == pytest.approx(5)
 
 
-def test_an_oversized_update_is_left_out_and_the_usual_ones_are_not() -> None:
-    start = {"w": torch.zeros(4)}
-    replies = {f"lab-{k}": {"w": torch.full((4,), 1.0 + k / 10)} for k in range(4)}
-    replies["mad"] = {"w": torch.full((4,), 50.0)}
-    found = find_oversized(replies, start, bound=10)
-    assert list(found) == ["mad"]
-    assert "41.7 times the median" in found["mad"]
-    assert find_oversized(replies, start, bound=50) == {}
+def test_a_long_update_is_clipped_and_the_usual_ones_are_not() -> None:
+    start = {"w": torch.ones(4), "v": torch.zeros(1)}
+    replies = {f"lab-{k}": {"w": torch.full((4,), 2.0 + k / 10), "v": torch.zeros(1)} for k in range(4)}
+    replies["mad"] = {"w": torch.full((4,), -1e30), "v": torch.zeros(1)}
+    found = clip_updates(replies, start, bound=1.5)
+    assert update_length(found["mad"], start) == pytest.approx(1.5 * 2.4, rel=1e-5)
+    assert bool((found["mad"]["w"] < 1).all())
+    assert all(found[name] is replies[name] for name in replies if name != "mad")
 
 
-def test_of_two_updates_nobody_knows_which_is_odd() -> None:
+def test_of_two_updates_the_shorter_one_is_usual() -> None:
     start = {"w": torch.zeros(1)}
-    assert find_oversized({"a": {"w": torch.ones(1)}, "b": {"w": torch.full((1,), 1e6)}}, start, 10) == {}
+    found = clip_updates({"a": {"w": torch.ones(1)}, "b": {"w": torch.full((1,), 1e6)}}, start, 2.0)
+    assert found == {"a": {"w": torch.ones(1)}, "b": {"w": torch.full((1,), 2.0)}}
+
+
+@pytest.mark.parametrize(("value", "good"), [(3.0, True), (0.0, True), (0.5, False), (2.0**60, False), (-1.0, False)])
+def test_a_count_is_a_whole_number(value: float, good: bool) -> None:
+    assert (find_bad_count({"x": value}, frozenset("x")) is None) == good
 
 
 def test_a_clients_text_is_one_short_line() -> None:
     assert printable("a\nb\x00" + "c" * 500) == "a?b?" + "c" * 196
 
 
-def test_a_client_that_claims_endless_images_does_not_outweigh_the_others() -> None:
-    claimed = {"a": 4, "b": 6, "c": 10**18}
-    assert limit_shares(claimed, 10.0) == {"a": 4.0, "b": 6.0, "c": 60.0}
+@pytest.mark.parametrize(("labs", "most"), [(2, 2 / 3), (3, 0.5), (4, 0.4), (20, 2 / 21)])
+def test_a_client_that_claims_endless_images_does_not_outweigh_the_others(labs: int, most: float) -> None:
+    shares = limit_shares({**{f"lab-{k}": 5.0 for k in range(labs - 1)}, "liar": 1e18}, 2.0)
+    assert shares["liar"] / sum(shares.values()) == pytest.approx(most)

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -5,9 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import DamagedError, InputError
+from bottlegan.core.progress import EventLog
+from bottlegan.core.stamp import BLANK, stamp
+from bottlegan.core.state import find_older, forget_generations, read_metadata
 from bottlegan.federated.protocol.exchange import LocalExchange, Reply, Request
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server import rounds
@@ -66,7 +70,7 @@ def test_a_run_of_another_plan_is_not_gone_on_with(saved: tuple[Path, Federation
         replace(plan, strategy=StrategyConfig(name="fedavg")),
         replace(plan, rounds=RoundsConfig(least=1, clients=1)),
     ):
-        with pytest.raises(InputError, match="another configuration or seed; remove it to start anew"):
+        with pytest.raises(InputError, match=r"another configuration or seed; remove it and .* to start anew"):
             begin(other, path)
 
 
@@ -75,16 +79,50 @@ def test_a_damaged_file_is_refused(
     saved: tuple[Path, FederationConfig, State], damage: Callable[[bytes], bytes]
 ) -> None:
     path, plan, _ = saved
-    path.write_bytes(damage(path.read_bytes()))
-    with pytest.raises(InputError, match="is not a checkpoint of a federation"):
+    for each in (path, find_older(path)):
+        each.write_bytes(damage(each.read_bytes()))
+    with pytest.raises(DamagedError, match=r"is damaged.*previous.*is damaged.*remove it and .* to start anew"):
         begin(plan, path)
+    forget_generations(path)
+    assert begin(plan, path).finished == 0
+
+
+def test_the_older_generation_is_used_if_the_newer_is_damaged_or_missing_and_said_so(
+    saved: tuple[Path, FederationConfig, State],
+) -> None:
+    path, plan, state = saved
+    before = find_older(path).read_bytes()
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    found = rounds.begin(plan)
+    damage = load_rounds(path, plan, found)
+    assert damage is not None
+    assert "checkpoint.safetensors: is damaged" in damage
+    assert "checkpoint.previous.safetensors, is used" in damage
+    assert found.finished == 3
+    assert found.history.rounds == state.history.rounds[:3]
+    path.unlink()
+    assert "is missing" in (load_rounds(path, plan, rounds.begin(plan)) or "")
+    assert find_older(path).read_bytes() == before
+
+
+def test_a_run_goes_on_from_the_older_generation_to_the_same_bytes(
+    saved: tuple[Path, FederationConfig, State], tmp_path: Path
+) -> None:
+    path, plan, state = saved
+    path.write_bytes(b"")
+    told = tmp_path / "told.jsonl"
+    with EventLog(told) as log:
+        again = run_phase2(LocalExchange({"a": grow}), plan, tmp_path, Roster(tmp_path), progress=log)
+    assert all(torch.equal(again.weights[name], state.weights[name]) for name in state.weights)
+    assert again.history == state.history
+    assert '"damaged"' in told.read_text()
 
 
 def change(path: Path, alter: Callable[[Weights], Weights], keep_document: bool = True) -> None:
-    with safe_open(path, framework="pt") as file:
-        tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
-        metadata = file.metadata() if keep_document else {"other": "1"}
-    save_file(alter(tensors), path, metadata=metadata)
+    content = path.read_bytes()
+    said = json.loads(read_metadata(content)["federation"])
+    metadata = {"federation": json.dumps({**said, "checksum": BLANK})} if keep_document else {"other": BLANK}
+    path.write_bytes(stamp(save(alter(load(content)), metadata)))
 
 
 def poison(part: str) -> Callable[[Weights], Weights]:
@@ -121,5 +159,5 @@ def test_wrong_tensors_are_refused(
 def test_another_safetensors_file_is_refused(saved: tuple[Path, FederationConfig, State]) -> None:
     path, plan, _ = saved
     change(path, lambda tensors: tensors, keep_document=False)
-    with pytest.raises(InputError, match="is not a checkpoint of a federation; remove it"):
+    with pytest.raises(InputError, match="is not a checkpoint of a federation; remove it and"):
         begin(plan, path)

@@ -1,4 +1,5 @@
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,23 @@ def test_a_flat_configuration_has_scalars_only_and_comes_back(tiny: Phase2Config
     assert unflatten(flat) == config
     assert unflatten({}) == FederationConfig()
     assert unflatten({"phase2.rounds": 7}).phase2.rounds == 7
+
+
+def test_what_has_no_value_yet_can_be_given_one_for_a_run(tiny: Phase2Config) -> None:
+    flat = flatten(FederationConfig())
+    own = {
+        "start": "one.safetensors",
+        "phase2.task.micrometers": 0.5,
+        "phase2.task.ignore": 255,
+        "phase2.restained": 0.5,
+        "phase2.network.arguments": '{"width": 4, "layers": [1, 2]}',
+    }
+    # Flower refuses to change a key that is not there.
+    assert flat.keys() >= own.keys()
+    found = unflatten({**flat, **own})
+    assert found.start == Path("one.safetensors")
+    assert (found.phase2.task.micrometers, found.phase2.task.ignore, found.phase2.restained) == (0.5, 255, 0.5)
+    assert found.phase2.network.arguments == {"width": 4, "layers": [1, 2]}
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,7 @@ from bottlegan.training.task import lay_out
 
 CODE_SIZE = 24
 LAYOUT = lay_out(Task())
-COUNTS = {LABELED: 2, UNLABELED: 3, TEST: 1, "class/0": 50, "class/1": 50}
+COUNTS = {LABELED: 2, UNLABELED: 3, TEST: 1, "class/0": 50, "class/1": 50, "test_class/0": 0, "test_class/1": 9}
 
 
 class Recorder(LocalExchange):
@@ -189,6 +189,8 @@ def test_a_client_that_leaves_is_removed_and_not_asked_again(stained: Federation
         (Double(contribute=FederationError("gone")), "gone"),
         (Double(contribute=Reply({CODE: torch.zeros(9)}, {VERDICT: 0})), r"shape (9,), not (24,)"),
         (Double(float("nan")), "holds NaN or infinity"),
+        (Double(1000.0), "its style code holds 1e+03, training knew at most 100"),
+        (Double(90.0), "of its style holds"),
         (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)})), "number verdict is missing"),
         (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)}, {VERDICT: 2})), "its style was refused"),
         (Double(contribute=Reply({CODE: torch.zeros(CODE_SIZE)}, {VERDICT: 99})), "its style was refused"),
@@ -318,7 +320,7 @@ def test_a_folder_belongs_to_one_configuration(plain: FederationConfig, tmp_path
     said = len(exchange.said)
     run_federation(exchange, plain, tmp_path)
     assert len(exchange.said) == said
-    for other in (replace(plain, seed=1), replace(plain, phase1=Phase1Config(upload="generators"))):
+    for other in (replace(plain, seed=1), replace(plain, phase1=Phase1Config(method="generators"))):
         with pytest.raises(InputError, match="another configuration or seed"):
             run_federation(exchange, other, tmp_path)
 

@@ -1,3 +1,4 @@
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,9 +9,11 @@ from torch import Tensor
 
 from bottlegan.core.config import parse, to_values
 from bottlegan.core.errors import ConfigError, InputError
+from bottlegan.core.progress import Json, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
+from bottlegan.core.stamp import BLANK, stamp
 from bottlegan.federated.client.style import Contribution, contribute
-from bottlegan.federated.protocol.phase1 import Phase1Config, Upload, expected_shapes
+from bottlegan.federated.protocol.phase1 import Method, Phase1Config, expected_shapes
 from bottlegan.federated.server import styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
@@ -23,6 +26,8 @@ from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.style import PAPER, REFERENCE, Style, draw_style
+from bottlegan.training import adversarial
+from bottlegan.training.adversarial import AdversarialConfig
 from bottlegan.training.distill import DistillConfig
 from bottlegan.training.gan import TrainConfig
 
@@ -31,10 +36,11 @@ SMALL = replace(
 )
 BY_CODE = Phase1Config()
 BY_GENERATORS = Phase1Config(
-    upload="generators",
+    method="generators",
     train=replace(SMALL, steps=2, warm_steps=2, check_every=2),
     distill=DistillConfig(train=replace(SMALL, steps=20, rate=1e-3)),
 )
+BY_CRITICS = Phase1Config(method="adversarial", adversarial=AdversarialConfig(steps=2, server_steps=3))
 STYLES = [draw_style(numpy_stream(2, k), f"lab-{k}", PAPER) for k in range(3)]
 
 
@@ -71,11 +77,11 @@ def uploads(
 ) -> dict[str, dict[str, Contribution]]:
     """What each lab uploads, by kind of upload."""
     return {
-        config.upload: {
+        config.method: {
             name: contribute(images, config, reference_set=reference_set, prior=prior, seed=0)
             for name, images in labs.items()
         }
-        for config in (BY_CODE, BY_GENERATORS)
+        for config in (BY_CODE, BY_GENERATORS, BY_CRITICS)
     }
 
 
@@ -88,8 +94,8 @@ def models(
     uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Pixels]
 ) -> dict[str, BottleGAN]:
     return {
-        config.upload: assemble(
-            arrays(uploads[config.upload]), config, reference_set=reference_set, prior=prior, seed=0
+        config.method: assemble(
+            arrays(uploads[config.method]), config, reference_set=reference_set, prior=prior, seed=0
         )
         for config in (BY_CODE, BY_GENERATORS)
     }
@@ -111,22 +117,97 @@ def test_the_global_model_normalizes_and_restains_every_lab(upload: str, models:
 
 
 def test_uploads_are_as_expected(uploads: dict[str, dict[str, Contribution]], prior: ModelWeights) -> None:
-    for config in (BY_CODE, BY_GENERATORS):
+    for config in (BY_CODE, BY_GENERATORS, BY_CRITICS):
         shapes = expected_shapes(config, prior.document)
-        for found in uploads[config.upload].values():
+        for found in uploads[config.method].values():
             assert {name: tuple(tensor.shape) for name, tensor in found.arrays.items()} == shapes
             assert {tensor.dtype for tensor in found.arrays.values()} == {torch.float32}
             assert not any("reference" in name for name in found.arrays)
             assert found.verdict in {"good", "uncertain"}
 
 
-@pytest.mark.parametrize(("upload", "most"), [("code", 1000), ("generators", 500_000)])
-def test_uploads_are_small(upload: Upload, most: int, prior: ModelWeights) -> None:
-    shapes = expected_shapes(Phase1Config(upload=upload), prior.document)
+@pytest.mark.parametrize(("method", "most"), [("code", 1000), ("generators", 500_000), ("adversarial", 500_000)])
+def test_uploads_are_small(method: Method, most: int, prior: ModelWeights) -> None:
+    shapes = expected_shapes(Phase1Config(method=method), prior.document)
     assert len(save({name: torch.zeros(shape) for name, shape in shapes.items()})) <= most
 
 
-@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.upload)
+class Stopping(Silent):
+    """Stops training at its second look."""
+
+    def __init__(self) -> None:
+        self.looks: list[Json] = []
+
+    def event(self, kind: str, **fields: Json) -> None:
+        self.looks.append(fields["step"])
+        if len(self.looks) == 2:
+            raise KeyboardInterrupt
+
+
+class Counting(Stopping):
+    """Only counts."""
+
+    def event(self, kind: str, **fields: Json) -> None:
+        self.looks.append(fields["step"])
+
+
+def test_a_gan_that_was_interrupted_goes_on_at_labs_and_on_the_server(
+    labs: dict[str, list[Pixels]],
+    prior: ModelWeights,
+    reference_set: list[Pixels],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for steps in (adversarial.LAB, adversarial.SERVER):
+        monkeypatch.setitem(steps, "cpu", replace(SMALL, steps=3, warm_steps=0, crops=2, crop=32, check_every=1))
+    config = Phase1Config(method="adversarial")
+    images, given = labs["lab-1"], {"reference_set": reference_set, "prior": prior, "seed": 0}
+    whole = contribute(images, config, **given)
+    made = styles.assemble({"lab-1": whole.arrays}, config, **given)
+    with pytest.raises(KeyboardInterrupt):
+        contribute(images, config, **given, kept=tmp_path / "lab", progress=Stopping())
+    with pytest.raises(KeyboardInterrupt):
+        styles.assemble({"lab-1": whole.arrays}, config, **given, kept=tmp_path / "server", progress=Stopping())
+    seen = Counting()
+    resumed = contribute(images, config, **given, kept=tmp_path / "lab", progress=seen)
+    remade = styles.assemble({"lab-1": whole.arrays}, config, **given, kept=tmp_path / "server", progress=seen)
+    assert seen.looks == [2, 3, 2, 3], "the first step must not be taken again"
+    assert save(resumed.arrays) == save(whole.arrays)
+    assert {name: array.tobytes() for name, array in remade.arrays.items()} == {
+        name: array.tobytes() for name, array in made.arrays.items()
+    }
+    contribute(images, config, **given, kept=tmp_path / "lab", progress=seen)
+    assert seen.looks == [2, 3, 2, 3], "a lab that is asked again need not train again"
+
+
+def test_training_of_other_images_is_not_gone_on_with(
+    labs: dict[str, list[Pixels]],
+    prior: ModelWeights,
+    reference_set: list[Pixels],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tiny = replace(SMALL, steps=2, warm_steps=0, crops=2, crop=32, check_every=1)
+    monkeypatch.setitem(adversarial.LAB, "cpu", tiny)
+    config, given = Phase1Config(method="adversarial"), {"reference_set": reference_set, "prior": prior, "seed": 0}
+    with pytest.raises(KeyboardInterrupt):
+        contribute(labs["lab-1"], config, **given, kept=tmp_path, progress=Stopping())
+    seen = Counting()
+    contribute(labs["lab-2"], config, **given, kept=tmp_path, progress=seen)
+    assert seen.looks == [1, 2]
+
+
+def test_the_server_distills_what_critics_made_with_critics(
+    uploads: dict[str, dict[str, Contribution]], prior: ModelWeights, reference_set: list[Pixels]
+) -> None:
+    model = assemble(arrays(uploads["adversarial"]), BY_CRITICS, reference_set=reference_set, prior=prior, seed=0)
+    assert model.codes.names == ["lab-0", "lab-1", "lab-2"]
+    with torch.no_grad():
+        output = model.restain(to_batch(reference_set[0]), model.codes["lab-1"])
+    assert output.isfinite().all()
+
+
+@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.method)
 def test_contributing_again_gives_the_same_bytes(
     config: Phase1Config,
     uploads: dict[str, dict[str, Contribution]],
@@ -135,7 +216,7 @@ def test_contributing_again_gives_the_same_bytes(
     reference_set: list[Pixels],
 ) -> None:
     again = contribute(labs["lab-1"], config, reference_set=reference_set, prior=prior, seed=0)
-    assert save(again.arrays) == save(uploads[config.upload]["lab-1"].arrays)
+    assert save(again.arrays) == save(uploads[config.method]["lab-1"].arrays)
 
 
 def test_images_of_no_tissue_are_refused(prior: ModelWeights) -> None:
@@ -159,7 +240,7 @@ def test_who_joins_or_leaves_changes_no_other_code(
     assert not prior.document.styles, "the prior itself must stay as it is"
 
 
-@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.upload)
+@pytest.mark.parametrize("config", [BY_CODE, BY_GENERATORS], ids=lambda config: config.method)
 def test_the_order_of_uploads_does_not_matter(
     config: Phase1Config,
     uploads: dict[str, dict[str, Contribution]],
@@ -167,10 +248,10 @@ def test_the_order_of_uploads_does_not_matter(
     prior: ModelWeights,
     reference_set: list[Pixels],
 ) -> None:
-    backward = dict(reversed(arrays(uploads[config.upload]).items()))
+    backward = dict(reversed(arrays(uploads[config.method]).items()))
     again = assemble(backward, config, reference_set=reference_set, prior=prior, seed=0)
-    assert again.codes.names == models[config.upload].codes.names
-    first = models[config.upload].state_dict()
+    assert again.codes.names == models[config.method].codes.names
+    first = models[config.method].state_dict()
     assert all(torch.equal(tensor, first[name]) for name, tensor in again.state_dict().items())
 
 
@@ -244,9 +325,13 @@ def test_the_store_neither_takes_nor_gives_what_cannot_be_used(
     assert store.names() == []
     store.put("lab", {"code": torch.zeros(2)})
     (path,) = tmp_path.iterdir()
-    path.write_bytes(save(upload, {"client": "lab"}))
+    path.write_bytes(stamp(save(upload, say("lab"))))
     with pytest.raises(InputError, match=rf"{path.name}: .*{fault}.*; delete it, and let the client upload again"):
         store.read_all()
+
+
+def say(name: str) -> dict[str, str]:
+    return {"client": json.dumps({"checksum": BLANK, "client": name})}
 
 
 def test_broken_files_in_the_store_are_named(tmp_path: Path) -> None:
@@ -257,9 +342,9 @@ def test_broken_files_in_the_store_are_named(tmp_path: Path) -> None:
     (tmp_path / ".half-written.safetensors").write_bytes(whole[:20])
     assert store.names() == ["lab"], "what a crash left behind is no upload"
     bad = {
-        "not a whole safetensors file": whole[:-3],
-        "not named after the client": save(load(whole), {"client": "other"}),
-        "is not named": save(load(whole), {"client": "../lab"}),
+        "not a whole upload": whole[:-3],
+        "not named after the client": save(load(whole), say("other")),
+        "is not named": save(load(whole), say("../lab")),
     }
     for fault, content in bad.items():
         path.write_bytes(content)

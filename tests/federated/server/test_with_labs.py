@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from bottlegan.core.audit import verify
-from bottlegan.core.config import to_values
 from bottlegan.core.errors import InputError, ModelFileError
+from bottlegan.core.state import read_document
 from bottlegan.federated.client.client import open_client
 from bottlegan.federated.protocol.exchange import (
     Absence,
@@ -23,6 +23,7 @@ from bottlegan.federated.protocol.phase1 import CODE
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.history import History
 from bottlegan.federated.server.outcome import format_scores
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model
@@ -120,7 +121,7 @@ def test_a_run_leaves_a_network_its_history_and_its_scores(
     assert said.model == digest_model(read_weights(folder / "styles.safetensors")) == digest_model(read_weights(PRIOR))
     assert said.temperature == state.history.rounds[-1].temperature != 1
     assert said.scores == state.history.rounds[-1].scores
-    assert json.loads((folder / "history.json").read_text()) == to_values(state.history)
+    assert read_document(History, folder / "history.json") == state.history
     assert sorted(load_model(folder / "styles.safetensors").codes.names) == sorted(labs)
     text = (folder / "scores.txt").read_text()
     assert text == format_scores(state.history)

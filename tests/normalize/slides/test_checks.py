@@ -75,7 +75,7 @@ def test_the_input_is_not_overwritten_by_any_name(slide: Path, tmp_path: Path) -
     before = slide.read_bytes()
     (tmp_path / "link.tiff").symlink_to(slide)
     for target in (slide, tmp_path / "link.tiff", tmp_path / "." / "slide.tiff"):
-        with pytest.raises(InputError, match="is the input itself"):
+        with pytest.raises(InputError, match="is an input"):
             map_slide(slide, target, no_fit)
     assert slide.read_bytes() == before
 

@@ -110,7 +110,7 @@ def test_an_error_of_ours_is_not_hidden(source: Path, tmp_path: Path) -> None:
 def test_a_folder_is_not_mapped_onto_itself_by_any_name(source: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(source)
     for target in (source, tmp_path / "link"):
-        with pytest.raises(InputError, match="is the input itself"):
+        with pytest.raises(InputError, match="is an input"):
             map_slide_folder(source, target, MapChoice(PRIOR), SlideOptions())
 
 
@@ -172,6 +172,6 @@ def test_two_slides_of_one_name_or_none_at_all_are_refused(tmp_path: Path) -> No
         (tmp_path / name).touch()
     with pytest.raises(InputError, match=r"a\.ndpi and a\.svs would both become a\.ome\.tiff"):
         map_slide_folder(tmp_path, tmp_path / "out", INVERTED, SlideOptions(kind="ome"))
-    with pytest.raises(InputError, match="is the input itself"):
+    with pytest.raises(InputError, match="is an input"):
         map_slide_folder(tmp_path, tmp_path, INVERTED, SlideOptions())
     assert not (tmp_path / "out").exists()

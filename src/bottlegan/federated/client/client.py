@@ -6,19 +6,22 @@ process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
 
 import json
 import logging
-from collections.abc import Iterator
+import shutil
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from bottlegan.core.config import Document, document, load, parse, to_json
-from bottlegan.core.errors import FederationError, InputError
-from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
+from bottlegan.core.config import Document, document, load, parse
+from bottlegan.core.errors import DamagedError, FederationError, InputError
+from bottlegan.core.files import keeping_private, make_folder, replacing
 from bottlegan.core.progress import EventLog, Json
+from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.client.holdings import Holdings, LabConfig, open_holdings
 from bottlegan.federated.client.kept_images import KeptImages
 from bottlegan.federated.client.own_layers import OwnLayers
+from bottlegan.federated.client.private import Private
 from bottlegan.federated.client.staining import Stain, Staining, keep, read_styles, stain_with
 from bottlegan.federated.client.training import Lab, score_lab, train_message
 from bottlegan.federated.protocol.exchange import (
@@ -26,9 +29,11 @@ from bottlegan.federated.protocol.exchange import (
     LABELED,
     LOSS,
     TEST,
+    TEST_CLASS,
     UNLABELED,
     VERDICT,
     VERDICTS,
+    Kind,
     RefusalError,
     Reply,
     Request,
@@ -36,15 +41,18 @@ from bottlegan.federated.protocol.exchange import (
 from bottlegan.federated.protocol.handshake import (
     HANDSHAKE,
     PRIOR_CONTENT,
+    digest_file,
     find_difference,
     from_text,
     introduce,
     to_tensor,
 )
 from bottlegan.federated.protocol.phase2 import TALLY, Phase2Config, load_network
+from bottlegan.federated.protocol.privacy import LABS, PRIVACY, PrivacyConfig, to_row
+from bottlegan.federated.protocol.secure import NAMES, PARTNERS, TRAINED, read_names
 from bottlegan.models.document import PRIOR
 from bottlegan.models.networks import check_allowed, list_normalization, name_factory
-from bottlegan.models.weights import read_weights
+from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.training.task import check_crops, count_classes
 
@@ -57,6 +65,8 @@ class Membership:
     """What a lab is called in the federation that it takes part in, and so its style."""
 
     client: str
+    prior: str = ""
+    """SHA-256 of the federation's own prior; empty if it is the one that is shipped."""
 
 
 def open_client(path: Path) -> "Client":
@@ -74,6 +84,7 @@ class Client:
         with keeping_private():
             make_folder(state)
         self.layers = OwnLayers(state / "own_layers.safetensors")
+        self.private = Private(state, holdings.demands)
         self._opened: tuple[object, Lab] | None = None
 
     def answer(self, request: Request) -> Reply:
@@ -103,17 +114,17 @@ class Client:
         raise failure
 
     def _answer(self, request: Request) -> Reply:
-        match request.kind:
-            case "join":
-                return self.join(request)
-            case "contribute":
-                return self.contribute(request)
-            case "styles":
-                return self.take_styles(request)
-            case "train":
-                return self.train(request)
-            case "evaluate":
-                return self.evaluate(request)
+        answers: dict[Kind, Callable[[Request], Reply]] = {
+            "join": self.join,
+            "contribute": self.contribute,
+            "styles": self.take_styles,
+            "keys": self.make_keys,
+            "shares": self.share_secrets,
+            "train": self.train,
+            "unmask": self.unmask,
+            "evaluate": self.evaluate,
+        }
+        return answers[request.kind](request)
 
     def join(self, request: Request) -> Reply:
         """Begin anew under the name that the server gives; see that all images can be read and trained on.
@@ -121,22 +132,26 @@ class Client:
         First of all, see that server and lab have in common what they must.
         """
         config = _read(request, Phase2Config)
+        self.private.check(_read_privacy(request))
         self.take_prior(request)
         self.check_allowed(config)
         with _refusing("the network's factory cannot build it there; its own log says why"):
             own = introduce(config, self.prior)
         if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
             raise RefusalError(fault)
-        write_text(self._membership, to_json(Membership(client=_get(request, "client", str))))
+        sent = digest_file(self._sent_prior) if self._sent_prior.exists() else ""
+        write_document(self._membership, Membership(client=_get(request, "client", str), prior=sent))
         self.layers.forget()
         images = self.holdings.images()
         with _refusing("its labeled images cannot be used for these classes; its own log names the file"):
             labeled, test = self.holdings.labeled(config.task), self.holdings.test(config.task)
         with _refusing(None):
             check_crops(
-                [each.image for each in labeled] or (images if config.fixmatch.enabled else []), config.training.crop
+                [each.image for each in labeled] + (list(images) if config.fixmatch.enabled else []),
+                config.training.crop,
             )
         counts = {f"{CLASS}{k}": count for k, count in enumerate(count_classes(labeled, config.task))}
+        counts |= {f"{TEST_CLASS}{k}": count for k, count in enumerate(count_classes(test, config.task))}
         numbers = {LABELED: len(labeled), UNLABELED: len(images), TEST: len(test), **counts}
         return Reply({HANDSHAKE: to_tensor(own)}, dict(numbers))
 
@@ -144,7 +159,7 @@ class Client:
         """Keep the federation's prior, if it has one that is not shipped with the package, and it is a whole model."""
         self._sent_prior.unlink(missing_ok=True)
         if (content := request.arrays.get(PRIOR_CONTENT)) is not None:
-            with replacing(self._sent_prior) as temporary:
+            with replacing(self._sent_prior, durable=True) as temporary:
                 temporary.write_bytes(content.numpy().tobytes())
                 read_weights(temporary)
 
@@ -164,7 +179,7 @@ class Client:
     def contribute(self, request: Request) -> Reply:
         """Return what the server needs to know of the lab's style."""
         from bottlegan.federated.client.style import contribute  # noqa: PLC0415 - asked for once, and slow to import
-        from bottlegan.federated.protocol.phase1 import Phase1Config  # noqa: PLC0415
+        from bottlegan.federated.protocol.phase1 import CODE, Phase1Config  # noqa: PLC0415
 
         config = _read(request, Phase1Config)
         with EventLog(self._log) as log:
@@ -172,30 +187,55 @@ class Client:
                 self.holdings.images(),
                 config,
                 reference_set=self.holdings.reference_set(),
-                prior=read_weights(self.prior),
+                prior=self.read_prior(),
                 seed=_get(request, "seed", int),
+                kept=self._phase1,
                 progress=log,
             )
-        return Reply(found.arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
+        arrays = found.arrays
+        if config.code_noise:
+            arrays = {CODE: self.private.blur(arrays[CODE], config.code_noise)}
+        return Reply(arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
 
     def take_styles(self, request: Request) -> Reply:
         """Keep the global BottleGAN, if it is a whole one that knows the lab's style."""
-        with replacing(self._styles) as temporary:
+        with replacing(self._styles, durable=True) as temporary:
             temporary.write_bytes(request.arrays["model"].numpy().tobytes())
             read_weights(temporary).code(self.name)
+        # The upload has arrived, and nobody will ask for it again.
+        shutil.rmtree(self._phase1, ignore_errors=True)
         return Reply()
 
+    def make_keys(self, request: Request) -> Reply:
+        """Return what a round of secure aggregation needs to know of the lab's new secrets."""
+        self.private.check(_read_privacy(request))
+        return self.private.begin()
+
+    def share_secrets(self, request: Request) -> Reply:
+        """Return what the other labs need to make up for this one."""
+        return self.private.share(request, self.name, read_names(_get(request, NAMES, str)))
+
+    def unmask(self, request: Request) -> Reply:
+        """Return this lab's shares of the masks that are still in the sum."""
+        return self.private.reveal(request, self.name, read_names(_get(request, TRAINED, str)))
+
     def train(self, request: Request) -> Reply:
-        """Return the weights after the lab's steps of a round."""
-        config, number = _read(request, Phase2Config), _get(request, "round", int)
+        """Return the weights after the lab's steps of a round or, in a private one, what may be known of them."""
+        config, number, privacy = _read(request, Phase2Config), _get(request, "round", int), _read_privacy(request)
+        self.private.check(privacy)
         own = self.layers.before(number) if config.local_normalization else {}
         trained = train_message(
             self.open_lab(config), {**request.arrays, **own}, config, number, _get(request, "seed", int)
         )
+        kept: frozenset[str] = frozenset()
         if config.local_normalization:
             kept = list_normalization(load_network(request.arrays, config).network)
             self.layers.save(number, own, {name: trained.weights[name] for name in kept})
-        return Reply(trained.weights, {LOSS: trained.loss})
+        if not privacy.active:
+            return Reply(trained.weights, {LOSS: trained.loss})
+        row = to_row(trained.weights, request.arrays, kept)
+        partners = read_names(_get(request, PARTNERS, str)) if privacy.secure else []
+        return self.private.release(row, privacy, _get(request, LABS, int), self.name, partners)
 
     def evaluate(self, request: Request) -> Reply:
         """Return the sums that the scores on the lab's test images are computed from."""
@@ -210,7 +250,7 @@ class Client:
         if self._opened is None or self._opened[0] != key:
             styles = read_styles(self._styles) if stained else None
             labeled = self.holdings.labeled(config.task)
-            unlabeled = self.holdings.images() if config.fixmatch.enabled and not labeled else []
+            unlabeled = self.holdings.images() if config.fixmatch.enabled else []
             staining, kept = self.keep(self.stain(config, styles, self.name))
             self._opened = (key, Lab(self.name, labeled, unlabeled, self.holdings.test(config.task), staining))
             kept.forget_others()
@@ -229,12 +269,19 @@ class Client:
     @property
     def name(self) -> str:
         """What the lab is called since it has joined, and its style, too."""
-        return load(Membership, self._membership).client
+        return read_document(Membership, self._membership).client
 
     @property
     def prior(self) -> Path:
         """The model file that styles are fitted to: the federation's own, or the one that is shipped."""
         return self._sent_prior if self._sent_prior.exists() else PRIOR
+
+    def read_prior(self) -> ModelWeights:
+        """Return the model that styles are fitted to, which must be what it was when the lab joined."""
+        wanted = read_document(Membership, self._membership).prior
+        if wanted and digest_file(self._sent_prior) != wanted:
+            raise DamagedError(f"{self._sent_prior}: is damaged; remove the lab from the run, and let it join again")
+        return read_weights(self.prior)
 
     @property
     def _sent_prior(self) -> Path:
@@ -251,6 +298,10 @@ class Client:
     @property
     def _membership(self) -> Path:
         return self.state / "membership.json"
+
+    @property
+    def _phase1(self) -> Path:
+        return self.state / "phase1"
 
     @property
     def _styles(self) -> Path:
@@ -285,10 +336,15 @@ def _get(request: Request, name: str, kind: type[Setting]) -> Setting:
     return value
 
 
-def _read(request: Request, cls: type[Document]) -> Document:
+def _read(request: Request, cls: type[Document], name: str = "config") -> Document:
     """Return the configuration in a request."""
     try:
-        values = json.loads(_get(request, "config", str))
+        values = json.loads(_get(request, name, str))
     except ValueError as error:
-        raise InputError(f"the configuration of a {request.kind} request is not JSON ({error})") from None
-    return parse(cls, values, f"the configuration of a {request.kind} request")
+        raise InputError(f"the {name} of a {request.kind} request is not JSON ({error})") from None
+    return parse(cls, values, f"the {name} of a {request.kind} request")
+
+
+def _read_privacy(request: Request) -> PrivacyConfig:
+    """Return how private a round is; a request that does not say asks for one that is not."""
+    return _read(request, PrivacyConfig, PRIVACY) if PRIVACY in request.settings else PrivacyConfig()

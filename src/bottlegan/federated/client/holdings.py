@@ -1,7 +1,7 @@
 """What a lab holds: its images and masks, in its own folders as its lab.toml says, or in memory."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from bottlegan.core.config import document
@@ -13,6 +13,18 @@ from bottlegan.data.patches import list_patches
 from bottlegan.imaging.files import Pixels
 
 LAB_FILE = "lab.toml"
+
+
+@document
+class Demands:
+    """What a lab insists on, whatever the server wants."""
+
+    secure: bool = False
+    """Take part only if the server learns no update of this lab, but sums of several labs' updates."""
+    epsilon: float | None = None
+    """Take part only until this much of differential privacy is spent, over all federations of this lab."""
+    delta: float = 1e-5
+    """What epsilon is meant for."""
 
 
 @document
@@ -29,8 +41,9 @@ class LabConfig:
     """Names of the classes, by their id, if the lab wants to be sure that the federation's are the same."""
     factories: tuple[str, ...] = ()
     """Networks that are not ours, but may be built here: `package.module:function`. They are code that runs here."""
+    privacy: Demands = Demands()
     reference: Path | None = None
-    """Folder with the public reference set, which upload = "generators" needs."""
+    """Folder with the public reference set, which phase 1 needs unless it is of codes."""
     state: Path = Path("state")
     """Folder for what the lab keeps from one request to the next."""
 
@@ -51,6 +64,8 @@ class Holdings:
     """Names of the classes that the labels are of, if the lab says so."""
     factories: tuple[str, ...] = ()
     """Networks that may be built here, besides our own."""
+    demands: Demands = field(default_factory=Demands)
+    """What the lab insists on."""
 
 
 def open_holdings(config: LabConfig, folder: Path) -> Holdings:
@@ -62,6 +77,7 @@ def open_holdings(config: LabConfig, folder: Path) -> Holdings:
         reference_set=lambda: read_reference_set(folder, config.reference),
         classes=config.classes,
         factories=config.factories,
+        demands=config.privacy,
     )
 
 

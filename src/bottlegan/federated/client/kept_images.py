@@ -2,12 +2,13 @@
 
 They are as private as what they were made of: only the lab's own account may read them, and they never leave it. A kept
 image is found by the digest of the normalizer and of the image, so what is made with other styles or of another image
-is never taken for it.
+is never taken for it. A file is the SHA-256 of the rest, then the image as NumPy writes it.
 """
 
 import hashlib
 from collections.abc import Callable
 from contextlib import suppress
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from bottlegan.core.errors import InputError
 from bottlegan.core.files import make_folder, replacing
 from bottlegan.imaging.files import Pixels
+
+DIGEST_BYTES = 32
 
 
 class KeptImages:
@@ -48,12 +51,15 @@ class KeptImages:
     def _name(self, image: Pixels) -> str:
         told = hashlib.sha256(f"{self.key} {image.shape} ".encode())
         told.update(image.tobytes())
-        return f"{told.hexdigest()}.npy"
+        return f"{told.hexdigest()}.kept"
 
     def _read(self, path: Path, image: Pixels) -> Pixels | None:
         # A file that is damaged is made again.
         with suppress(OSError, ValueError, EOFError):
-            found = np.load(path, allow_pickle=False)
+            content = path.read_bytes()
+            if hashlib.sha256(content[DIGEST_BYTES:]).digest() != content[:DIGEST_BYTES]:
+                return None
+            found = np.load(BytesIO(content[DIGEST_BYTES:]), allow_pickle=False)
             if found.dtype == np.uint8 and found.shape == image.shape:
                 return found
         return None
@@ -63,5 +69,7 @@ class KeptImages:
         with suppress(OSError, InputError):
             make_folder(self.folder)
             self.folder.chmod(0o700)
+            buffer = BytesIO()
+            np.save(buffer, image, allow_pickle=False)
             with replacing(path, private=True) as temporary:
-                np.save(temporary, image, allow_pickle=False)
+                temporary.write_bytes(hashlib.sha256(buffer.getvalue()).digest() + buffer.getvalue())

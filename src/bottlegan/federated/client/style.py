@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from bottlegan.core.config import to_json
 from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, STYLE, Phase1Config, need_reference, to_arrays
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.weights import ModelWeights
 from bottlegan.onboarding.fit import onboard
+from bottlegan.training.checkpoint import name_checkpoint
 from bottlegan.training.distill import as_bottlegan
 from bottlegan.training.gan import train
 
@@ -31,6 +34,7 @@ def contribute(
     reference_set: Sequence[Pixels] | None,
     prior: ModelWeights,
     seed: int,
+    kept: Path | None = None,
     progress: Progress | None = None,
 ) -> Contribution:
     """Return what a client uploads; the same arguments give the same bytes.
@@ -41,13 +45,15 @@ def contribute(
         reference_set: RGB levels of the public images; only needed to train generators.
         prior: The network that codes are fitted to.
         seed: Of all random choices.
+        kept: Folder for training, which goes on there if it was interrupted, and is there again if it was finished.
         progress: Where to report progress.
     """
     # Generators have no verdict of their own, and the one on a code is about the images.
     fitted = onboard(images, prior)
     verdict = fitted.diagnosis.verdict.value
-    if config.upload == "code":
+    if config.method == "code":
         return Contribution({CODE: torch.from_numpy(fitted.code.copy())}, verdict)
     public = need_reference(reference_set)
-    model = as_bottlegan(train({STYLE: images}, public, config.train, seed, progress=progress))
-    return Contribution(to_arrays(model), verdict)
+    checkpoint = name_checkpoint(kept, to_json(config), seed, images, public)
+    trained = train({STYLE: images}, public, config.lab, seed, progress=progress, checkpoint=checkpoint)
+    return Contribution(to_arrays(as_bottlegan(trained)), verdict)

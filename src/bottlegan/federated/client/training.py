@@ -6,13 +6,14 @@ from dataclasses import dataclass, field, replace
 from statistics import fmean
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bottlegan.core.errors import InputError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.staining import Staining
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
+from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network, uses_unlabeled
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.networks import Built, exchanged
 from bottlegan.training.adam import Adam
@@ -60,7 +61,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
     losses = []
     for _ in range(config.training.steps):
         optimizer.zero_grad()
-        loss = round_loss(lab, built, config, random)
+        loss = round_loss(lab, built, config, round_number, random)
         losses.append(loss.item())
         if config.proximal:
             loss = loss + config.proximal / 2 * proximal_term(network, start)
@@ -82,13 +83,19 @@ def train_message(lab: Lab, weights: Weights, config: Phase2Config, number: int,
     return Trained(weights, fmean(losses))
 
 
-def round_loss(lab: Lab, network: Built, config: Phase2Config, random: np.random.Generator) -> Tensor:
-    """Return the loss of one step: of labeled crops or, at a lab without labels, of FixMatch."""
-    vary = lab.staining.vary
+def round_loss(
+    lab: Lab, network: Built, config: Phase2Config, round_number: int, random: np.random.Generator
+) -> Tensor:
+    """Return the loss of one step: of labeled crops, where there are any, and of FixMatch, if it has begun."""
+    vary, fixmatch = lab.staining.vary, config.fixmatch
+    losses = []
     if lab.labeled:
-        return labeled_loss(network, lab.labeled, config.training, vary, random)
-    if config.fixmatch.enabled and lab.unlabeled:
-        return unlabeled_loss(network, lab.unlabeled, config.fixmatch, config.training, vary=vary, random=random)
+        losses.append(labeled_loss(network, lab.labeled, config.training, vary, random))
+    if lab.unlabeled and uses_unlabeled(config, round_number):
+        found = unlabeled_loss(network, lab.unlabeled, fixmatch, config.training, vary=vary, random=random)
+        losses.append(fixmatch.weight * found)
+    if losses:
+        return torch.stack(losses).sum()
     raise InputError(f"{lab.name} has nothing to train on; give it labels, or enable fixmatch")
 
 

@@ -98,7 +98,7 @@ def describe_app(config: FederationConfig, server: ServerConfig) -> dict[str, An
         "project": {
             "name": "bottlegan-federation",
             "version": __version__,
-            "description": "A federation of labs that train one segmentation network, and share no pixel",
+            "description": "A federation of labs that train one network, and share no pixel",
             "license": "Apache-2.0",
             "dependencies": [f"bottlegan[federated]=={__version__}"],
         },

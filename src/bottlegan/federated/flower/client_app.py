@@ -24,7 +24,7 @@ from bottlegan.federated.flower.messages import (
     pack_reply,
     unpack_request,
 )
-from bottlegan.federated.protocol.exchange import Kind, RefusalError
+from bottlegan.federated.protocol.exchange import Kind, Stamp, digest_request
 
 LAB = "lab"
 LABS = "server.labs"
@@ -56,10 +56,15 @@ def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path])
     """Return the client's reply, or why there is none, in words that tell nothing of its files."""
     try:
         request = unpack_request(kind, message.content)
-        records = pack_reply(open_cached(find_lab(context, labs)).answer(request))
-    except RefusalError as error:
-        log.error("this lab %s", error)
+        client = open_cached(find_lab(context, labs))
+        reply = client.answer(request)
+        records = pack_reply(reply, Stamp(client.name, digest_request(request)))
+    except FederationError as error:
+        # The client has said in its own log what is wrong.
         records = pack_failure(str(error))
+    except InputError as error:
+        log.error("%s: %s", kind, " ".join(str(error).split()))
+        records = pack_failure(explain(error))
     # Flower would send whatever an exception says to the server, and that may name a patient's file.
     except Exception as error:
         log.exception("a request (%s) of the server could not be answered", message_type(kind))
@@ -70,9 +75,6 @@ def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path])
 def explain(error: Exception) -> str:
     """Return what the server may know of an error; its own words, which may name files, stay in the client's log."""
     match error:
-        case FederationError():
-            # The client's own summary, which is made for the server.
-            return str(error)
         case MissingError():
             what = "a file or folder that its configuration names is missing"
         case ConfigError():

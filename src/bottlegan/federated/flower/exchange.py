@@ -1,5 +1,6 @@
 """Clients that are reached through Flower's grid."""
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -16,7 +17,7 @@ from bottlegan.federated.flower.messages import (
     unpack_partition,
     unpack_reply,
 )
-from bottlegan.federated.protocol.exchange import Absence, Reply, Request
+from bottlegan.federated.protocol.exchange import Absence, Reply, Request, Stamp, digest_request
 from bottlegan.federated.protocol.validation import printable
 from bottlegan.models.document import check_name
 
@@ -24,6 +25,7 @@ UNNAMED = "node-"
 POLL_SECONDS = 0.2
 MOST_IN_FLIGHT = 10_000
 PARTITION_DEADLINE = 300.0
+log = logging.getLogger(__name__)
 
 
 class FlowerExchange:
@@ -48,18 +50,22 @@ class FlowerExchange:
         self.poll_seconds, self.in_flight = poll_seconds, in_flight
         self.nodes: dict[str, int] = {}
         self._partition_names: dict[int, str] = {}
+        self._refused: set[int] = set()
 
     def clients(self) -> list[str]:
         """Return the names of the nodes that are connected now."""
         found = {int(node.node_id): str(node.name) for node in self.grid.get_nodes()}
         if self.partitions:
             found = self._name_partitions(list(found))
-        counts = Counter(found.values())
         # The number of a node stays the same for as long as its key does, so such a name is stable too.
-        self.nodes = {
-            name if counts[name] == 1 and _is_name(name) else f"{UNNAMED}{number}": number
-            for number, name in found.items()
-        }
+        names = {number: name if _is_name(name) else f"{UNNAMED}{number}" for number, name in found.items()}
+        counts = Counter(names.values())
+        # Of several keys under one name, the lab's own is the one that had it when it was alone.
+        kept = {number for number, name in names.items() if counts[name] == 1 or self.nodes.get(name) == number}
+        for number in names.keys() - kept - self._refused:
+            log.warning("node %d is refused: another node is called %s, too", number, names[number])
+            self._refused.add(number)
+        self.nodes = {names[number]: number for number in sorted(kept)}
         return sorted(self.nodes)
 
     def most(self) -> int | None:
@@ -89,8 +95,12 @@ class FlowerExchange:
         replies = self._send_and_receive(messages, deadline)
         gone = Absence("it is not connected, or its request could not be sent")
         answers = {name: replies.get(name, gone) for name in requests}
+        # Requests are often one and the same for all clients.
+        digests = {id(each): digest_request(each) for each in {id(each): each for each in requests.values()}.values()}
         return {
-            name: unpack_reply(found.content) if isinstance(found, Message) else found
+            name: unpack_reply(found.content, Stamp(name, digests[id(requests[name])]))
+            if isinstance(found, Message)
+            else found
             for name, found in answers.items()
         }
 

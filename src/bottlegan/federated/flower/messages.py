@@ -5,6 +5,7 @@
 | `arrays` | ArrayRecord: tensors by name | every request and reply |
 | `settings` | ConfigRecord: texts, numbers and switches by name | every request |
 | `numbers` | MetricRecord: numbers by name | every reply |
+| `stamp` | ConfigRecord: `client`, and `request`, the digest of what it answers | every reply |
 | `failure` | ConfigRecord with one text, `reason` | a reply of a client that could not do what it was asked for |
 
 What arrives is hostile until it has been taken apart here: other records, other types, endless names and arrays that
@@ -23,21 +24,17 @@ from numpy.lib import format as npy
 from torch import Tensor
 
 from bottlegan.core.errors import InputError
-from bottlegan.federated.protocol.exchange import Absence, Kind, Reply, Request, Scalar
+from bottlegan.federated.protocol.exchange import Absence, Kind, Reply, Request, Scalar, Stamp
 from bottlegan.federated.protocol.validation import printable
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-ARRAYS, SETTINGS, NUMBERS, FAILURE, REASON, PARTITION = (
-    "arrays",
-    "settings",
-    "numbers",
-    "failure",
-    "reason",
-    "partition-id",
-)
+ARRAYS, SETTINGS, NUMBERS, FAILURE, STAMP = "arrays", "settings", "numbers", "failure", "stamp"
+"""Records."""
+REASON, CLIENT, REQUEST, PARTITION = "reason", "client", "request", "partition-id"
+"""What they hold under a name of ours."""
 PARTITION_TYPE = "query.partition"
 NUMPY = "numpy.ndarray"
-DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i8", "|b1"))
+DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i4", "<i8", "|b1"))
 MOST_NAMES, MOST_DIMENSIONS, LONGEST_NAME, LONGEST_TEXT = 10_000, 8, 300, 1_000_000
 
 Record = TypeVar("Record")
@@ -64,10 +61,11 @@ def unpack_request(kind: Kind, records: RecordDict) -> Request:
     return Request(kind, _unpack_arrays(_get(records, ARRAYS, ArrayRecord)), dict(settings))  # type: ignore[arg-type]
 
 
-def pack_reply(reply: Reply) -> RecordDict:
+def pack_reply(reply: Reply, stamp: Stamp) -> RecordDict:
     """Return a reply as records."""
     numbers = MetricRecord({name: float(value) for name, value in reply.numbers.items()})
-    return RecordDict({ARRAYS: _pack_arrays(reply.arrays), NUMBERS: numbers})
+    stamped = ConfigRecord({CLIENT: stamp.client, REQUEST: stamp.request})
+    return RecordDict({ARRAYS: _pack_arrays(reply.arrays), NUMBERS: numbers, STAMP: stamped})
 
 
 def pack_failure(reason: str) -> RecordDict:
@@ -75,12 +73,12 @@ def pack_failure(reason: str) -> RecordDict:
     return RecordDict({FAILURE: ConfigRecord({REASON: reason})})
 
 
-def unpack_reply(records: RecordDict) -> Reply | Absence:
-    """Return the reply in records; what is not one becomes an absence that says why."""
+def unpack_reply(records: RecordDict, stamp: Stamp) -> Reply | Absence:
+    """Return the reply in records, which must have this stamp; what is not one becomes an absence that says why."""
     try:
         if FAILURE in records:
             return Absence(printable(str(_get(records, FAILURE, ConfigRecord).get(REASON, "no reason given"))))
-        return _unpack_reply(records)
+        return _unpack_reply(records, stamp)
     # A client can put anything into a record; whatever goes wrong with it costs that client's reply and no more.
     except Exception as error:
         return Absence(f"its reply cannot be used: {printable(str(error))}")
@@ -98,8 +96,13 @@ def unpack_partition(records: RecordDict) -> int | None:
     return number if isinstance(number, int) and number >= 0 else None
 
 
-def _unpack_reply(records: RecordDict) -> Reply:
-    _check_keys(records, {ARRAYS, NUMBERS})
+def _unpack_reply(records: RecordDict, stamp: Stamp) -> Reply:
+    _check_keys(records, {ARRAYS, NUMBERS, STAMP})
+    said = _get(records, STAMP, ConfigRecord)
+    if said.get(CLIENT) != stamp.client:
+        raise InputError(f"it is of {str(said.get(CLIENT))[:80]}, not of {stamp.client}")
+    if said.get(REQUEST) != stamp.request:
+        raise InputError("it answers another request, such as that of an earlier round")
     numbers = _get(records, NUMBERS, MetricRecord)
     _check_names(numbers)
     for name, value in numbers.items():

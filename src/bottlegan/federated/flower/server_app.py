@@ -17,12 +17,16 @@ from bottlegan.data.patches import list_patches
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.protocol.exchange import Scalar
-from bottlegan.federated.protocol.phase2 import draw_network
-from bottlegan.federated.server.config import unflatten
+from bottlegan.federated.server.config import FederationConfig, unflatten
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import LOG, holds_run, logging_to
+from bottlegan.federated.server.rounds import begin
+from bottlegan.imaging.files import Pixels
+from bottlegan.models.weights import read_weights
 
 PREFIX = "server."
+BAD_INPUT = "bad input: "
+"""What the error of a run begins with that cannot be mended but by its input; `server/run.sh` looks for it."""
 log = logging.getLogger(__name__)
 
 
@@ -35,7 +39,7 @@ class ServerConfig:
     resume: bool = False
     """Whether to go on with the run that is in the folder."""
     reference: str = ""
-    """Folder with the public reference set, which upload = "generators" needs; empty for none."""
+    """Folder with the public reference set, which phase 1 needs unless it is of codes; empty for none."""
     prior: str = ""
     """Model file that styles are fitted to, which labs are sent; empty for the one that is shipped."""
     clients: int = 2
@@ -59,27 +63,41 @@ def main(grid: Grid, context: Context) -> None:
     """Run the federation that the run configuration describes."""
     values = {key: value for key, value in context.run_config.items() if not key.startswith(PREFIX)}
     own = {key.removeprefix(PREFIX): value for key, value in context.run_config.items() if key.startswith(PREFIX)}
-    server = parse(ServerConfig, own, "run configuration, server")
-    labs = find_labs(Path(server.labs)) if server.labs else {}
-    serve(FlowerExchange(grid, list(labs)), values, server)
+    try:
+        server = parse(ServerConfig, own, "run configuration, server")
+        labs = find_labs(Path(server.labs)) if server.labs else {}
+        serve(FlowerExchange(grid, list(labs)), values, server)
+    except InputError as error:
+        # Of an error, Flower tells the operator the text only.
+        raise type(error)(f"{BAD_INPUT}{error}") from error
 
 
 def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: ServerConfig) -> None:
     """Wait for the clients, then run the federation, or go on with it."""
-    config, folder = unflatten(values), Path(server.folder)
+    folder = Path(server.folder)
     if holds_run(folder) and not server.resume:
         raise InputError(f"{folder}: holds a run already; set server.resume=true to go on, or choose another folder")
+    with keeping_private(), logging_to(folder):
+        config, reference_set, prior = prepare(values, server)
+        found = exchange.wait(server.clients, server.wait)
+    log.info("%d clients are connected: %s", len(found), ", ".join(found))
+    run_federation(exchange, config, folder, reference_set=reference_set, prior=prior)
+    log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)
+
+
+def prepare(
+    values: Mapping[str, Scalar], server: ServerConfig
+) -> tuple[FederationConfig, list[Pixels] | None, Path | None]:
+    """Return configuration, reference set and prior; what cannot be used is told before anybody is waited for."""
+    config = unflatten(values)
     if config.rounds.least > server.clients:
         raise ConfigError(
             f"server.clients is {server.clients}, but {config.rounds.least} must reply in each round; "
             "raise server.clients, or lower rounds.least"
         )
-    draw_network(config.phase2, config.seed)  # what cannot be built is told before anybody is waited for
-    patches = list_patches(Path(server.reference)) if server.reference else []
-    with keeping_private(), logging_to(folder):
-        found = exchange.wait(server.clients, server.wait)
-    log.info("%d clients are connected: %s", len(found), ", ".join(found))
-    reference_set = [patch.read_image() for patch in patches] or None
+    begin(config)
     prior = Path(server.prior) if server.prior else None
-    run_federation(exchange, config, folder, reference_set=reference_set, prior=prior)
-    log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)
+    if prior is not None:
+        read_weights(prior)
+    patches = list_patches(Path(server.reference)) if server.reference else []
+    return config, [patch.read_image() for patch in patches] or None, prior

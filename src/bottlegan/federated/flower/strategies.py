@@ -1,4 +1,8 @@
-"""How the server makes new global weights of a round's replies: Flower's strategies, with a state that can be saved."""
+"""How the server makes new global weights of a round's replies: Flower's strategies, with a state that can be saved.
+
+First the middle of the replies is found: their mean, their trimmed mean or their median. Then the server's optimizer,
+such as momentum, takes it for the only reply. So any robust rule goes with any optimizer.
+"""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -9,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedProx
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedTrimmedAvg
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -18,6 +22,8 @@ from bottlegan.federated.server.config import StrategyConfig
 Weights = dict[str, Tensor]
 Floats = NDArray[np.float32]
 EXAMPLES, ALL = "num-examples", "all"
+TRIMMED = 0.25
+"""Share of the clients that the trimmed mean leaves out on either side, number by number: so many may lie."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +37,23 @@ class _Received:
 
 
 class Aggregator:
-    """One of Flower's strategies, fed with validated replies only."""
+    """Flower's strategies, fed with validated replies only: one finds the middle of the replies, one goes there."""
 
     def __init__(self, config: StrategyConfig, averaged: frozenset[str] = frozenset()) -> None:
-        """Build the strategy; `averaged` are tensors that no gradient changes, for which nothing but the mean will do.
+        """Build the strategies; `averaged` are tensors that no gradient changes, for which only the middle will do.
 
         Such are the statistics of batch norm: a server's momentum would drive variances below zero.
         """
         self.config, self.averaged = config, averaged
         self._form: Weights = {}
         """Tensors of the names and shapes that the server optimizer's state is of."""
+        match config.robust:
+            case "none":
+                self.middle: Any = FedAvg()
+            case "trimmed":
+                self.middle = FedTrimmedAvg(beta=TRIMMED)
+            case "median":
+                self.middle = FedMedian()
         match config.name:
             case "fedavg":
                 self.strategy: Any = FedAvg()
@@ -53,41 +66,25 @@ class Aggregator:
                 self.strategy = FedAdam(eta=config.learning_rate, beta_1=config.momentum)
 
     def aggregate(
-        self, round_number: int, start: Weights, replies: Mapping[str, Weights], examples: Mapping[str, float]
-    ) -> Weights:
-        """Return new global weights, of the names, shapes and types of `start`."""
-        shares = {name: 1.0 if self.config.uniform else float(examples[name]) for name in sorted(replies)}
-        learned = {key: tensor for key, tensor in start.items() if key not in self.averaged}
-        found = self._aggregate(round_number, learned, replies, shares)
-        total = sum(shares.values())
-        for key in start.keys() - learned.keys():
-            mean = torch.stack([replies[name][key].double() * share for name, share in shares.items()]).sum(0) / total
-            found[key] = mean.to(start[key].dtype)
-        return {key: found[key] for key in start}
-
-    def _aggregate(
         self, round_number: int, start: Weights, replies: Mapping[str, Weights], shares: Mapping[str, float]
     ) -> Weights:
-        """Return what the strategy makes of the replies, each with its share."""
-        # In one order, because sums of floats depend on it. As one array, because Flower takes longer to write and read
-        # many small ones than to average them; what it does to one number does not depend on the others.
-        received = [
-            _Received(
-                RecordDict(
-                    {
-                        "arrays": ArrayRecord({ALL: Array(_join(replies[name], start))}),
-                        "metrics": MetricRecord({EXAMPLES: share}),
-                    }
-                )
-            )
-            for name, share in shares.items()
-        ]
-        self._begin_at(_join(start, start))
-        with _quiet_flower():
-            arrays, _ = self.strategy.aggregate_train(round_number, received)
-        # FedAdam computes in float64.
-        self._form = start
-        return _split(arrays[ALL].numpy().astype(np.float32), start)
+        """Return new global weights, of the names, shapes and types of `start`.
+
+        Args:
+            round_number: Of this round, from 1.
+            start: The weights that clients began with.
+            replies: Those that they ended with.
+            shares: What each weighs in a mean; the trimmed mean and the median count everybody once.
+        """
+        # In one order, because sums of floats depend on it.
+        rows = {name: _join(replies[name], start) for name in sorted(replies)}
+        middle = _split(_run(self.middle, round_number, rows, shares), start)
+        learned = {key: tensor for key, tensor in start.items() if key not in self.averaged}
+        self._begin_at(_join(learned, learned))
+        self._form = learned
+        moved = _run(self.strategy, round_number, {ALL: _join(middle, learned)}, {ALL: 1.0})
+        found = {**middle, **_split(moved, learned)}
+        return {key: found[key] for key in start}
 
     def _begin_at(self, start: Floats) -> None:
         """Tell the strategy what its clients began with, as `configure_train` would."""
@@ -122,6 +119,22 @@ class Aggregator:
             self.strategy.momentum_vector = [_join(parts["momentum"], parts["momentum"])]
         elif isinstance(self.strategy, FedAdam) and state:
             self.strategy.m_t, self.strategy.v_t = ({ALL: _join(parts[label], parts[label])} for label in ("m", "v"))
+
+
+def _run(strategy: Any, round_number: int, rows: Mapping[str, Floats], shares: Mapping[str, float]) -> Floats:
+    """Return what a strategy makes of rows of numbers, each with its share."""
+    # As one array, because Flower takes longer to write and read many small ones than to average them; what it does to
+    # one number does not depend on the others.
+    received = [
+        _Received(
+            RecordDict({"arrays": ArrayRecord({ALL: Array(row)}), "metrics": MetricRecord({EXAMPLES: shares[name]})})
+        )
+        for name, row in rows.items()
+    ]
+    with _quiet_flower():
+        arrays, _ = strategy.aggregate_train(round_number, received)
+    # FedAdam computes in float64.
+    return np.asarray(arrays[ALL].numpy(), np.float32)
 
 
 @contextmanager

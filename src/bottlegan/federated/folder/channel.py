@@ -16,10 +16,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
-from bottlegan.core.config import document, load, to_json
+from bottlegan.core.config import document
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import make_folder, replacing, write_text
+from bottlegan.core.files import make_folder, replacing
 from bottlegan.core.progress import Json
+from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.folder.bundle import (
     BundleError,
     Envelope,
@@ -112,7 +113,7 @@ class Channel:
         )
         bundle = seal_bundle(envelope, content, self.home.secret, self.peer)
         with self.home.writing():
-            with replacing(self.outbox / name_bundle(number)) as temporary:
+            with replacing(self.outbox / name_bundle(number), durable=True) as temporary:
                 temporary.write_bytes(bundle)
             after = replace(before, sent=number)
             if kind == "request":
@@ -162,7 +163,7 @@ class Channel:
 
     def keep(self, arrival: Arrival, path: Path) -> None:
         """Keep a bundle as it arrived: signed, so that damage shows, and sealed."""
-        with self.home.writing(), replacing(path) as temporary:
+        with self.home.writing(), replacing(path, durable=True) as temporary:
             temporary.write_bytes(arrival.path.read_bytes())
 
     def mark(self, *, failed: bool) -> None:
@@ -221,7 +222,7 @@ class Channel:
         return path.name, found.st_size, found.st_mtime_ns
 
     def _save(self, ledger: Ledger) -> None:
-        write_text(self.folder / LEDGER, to_json(ledger))
+        write_document(self.folder / LEDGER, ledger)
         self.ledger = ledger
 
 
@@ -234,7 +235,7 @@ def find_channel(home: Home, peer: Card) -> Path:
 def read_ledger(home: Home, peer: Card) -> Ledger:
     """Return how far a home got with another side."""
     path = find_channel(home, peer) / LEDGER
-    return load(Ledger, path) if path.exists() else Ledger()
+    return read_document(Ledger, path) if path.exists() else Ledger()
 
 
 def _claimed_number(path: Path) -> int:

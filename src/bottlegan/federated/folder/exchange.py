@@ -6,10 +6,11 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bottlegan.core.config import document, load, to_json
+from bottlegan.core.config import document
 from bottlegan.core.errors import InputError, WaitingError
-from bottlegan.core.files import keeping_private, make_folder, write_text
+from bottlegan.core.files import keeping_private, make_folder
 from bottlegan.core.progress import Progress
+from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.folder.bundle import BundleError
 from bottlegan.federated.folder.channel import Channel
 from bottlegan.federated.folder.home import Home
@@ -151,5 +152,5 @@ def _name_run(folder: Path) -> str:
     with keeping_private():
         make_folder(folder)
         if not (folder / RUN).exists():
-            write_text(folder / RUN, to_json(RunName(run=secrets.token_hex(16))))
-    return load(RunName, folder / RUN).run
+            write_document(folder / RUN, RunName(run=secrets.token_hex(16)))
+    return read_document(RunName, folder / RUN).run

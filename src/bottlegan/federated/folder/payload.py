@@ -19,7 +19,7 @@ from bottlegan.federated.protocol.exchange import Absence, Kind, Reply, Request,
 from bottlegan.federated.protocol.validation import printable
 
 KEY = "bottlegan"
-DTYPES = (torch.float32, torch.float64, torch.uint8, torch.int64, torch.bool)
+DTYPES = (torch.float32, torch.float64, torch.uint8, torch.int32, torch.int64, torch.bool)
 MOST_NAMES, LONGEST_NAME, LONGEST_TEXT = 10_000, 300, 1_000_000
 LENGTH_BYTES, MOST_HEADER = 8, 2**23
 

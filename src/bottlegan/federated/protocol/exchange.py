@@ -1,5 +1,7 @@
 """What server and clients say to each other, whoever carries it: Flower, or a function call."""
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -9,14 +11,14 @@ from torch import Tensor
 from bottlegan.core.errors import BottleGANError, FederationError
 from bottlegan.onboarding.verdict import Verdict
 
-Kind = Literal["join", "contribute", "styles", "train", "evaluate"]
+Kind = Literal["join", "contribute", "styles", "keys", "shares", "train", "unmask", "evaluate"]
 Scalar = bool | int | float | str
 
 LABELED, UNLABELED, TEST, VERDICT, LOSS = "labeled", "unlabeled", "test", "verdict", "loss"
 """Numbers in a reply: how many images there are of each kind, which of VERDICTS is that on a lab's style, its loss."""
 VERDICTS = tuple(Verdict)
-CLASS = "class/"
-"""Begins the names of numbers that say how many labeled pixels or patches a lab has of each class, by its id."""
+CLASS, TEST_CLASS = "class/", "test_class/"
+"""Begin the names of numbers that say how many pixels or patches of each class, by its id, a lab trains or tests on."""
 REFUSES = "cannot take part:"
 """Begins the reason of a client that cannot take part in what the server wants, however often it is asked."""
 
@@ -40,6 +42,27 @@ class Request:
     kind: Kind
     arrays: dict[str, Tensor] = field(default_factory=dict)
     settings: dict[str, Scalar] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """What a reply that travels says of itself: who has made it, and to which request.
+
+    So no reply can be sent again in a later round or another run, nor in the name of another lab.
+    """
+
+    client: str
+    request: str
+    """The request's digest, which covers its round."""
+
+
+def digest_request(request: Request) -> str:
+    """Return the SHA-256 of all that a request says."""
+    sha = hashlib.sha256(json.dumps([request.kind, request.settings], sort_keys=True).encode())
+    for name, tensor in sorted(request.arrays.items()):
+        sha.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
+        sha.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+    return sha.hexdigest()
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bottlegan.federated.protocol.phase2 import Phase2Config, draw_network
 from bottlegan.federated.protocol.validation import printable
 from bottlegan.models.networks import exchanged
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Goes up when requests or replies change."""
 HANDSHAKE, PRIOR_CONTENT = "handshake", "prior"
 """The setting and the tensor that hold a handshake, and the tensor of a request that holds the federation's prior."""

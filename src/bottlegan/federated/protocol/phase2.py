@@ -75,11 +75,13 @@ def load_network(weights: Weights, config: Phase2Config) -> Built:
 
 
 def count_examples(config: Phase2Config, labeled: int, unlabeled: int, round_number: int) -> int:
-    """Return how many images a lab trains on in a round: those with labels or, with FixMatch, any if it has none.
+    """Return how many images a lab trains on in a round: those with labels and, with FixMatch, all of them again.
 
     It is what the lab weighs in the average; an unlabeled image may count for less than a labeled one.
     """
-    if labeled or not config.fixmatch.enabled:
-        return labeled
-    begun = round_number > config.fixmatch.warm_up * config.rounds
-    return math.ceil(config.fixmatch.weight * unlabeled) if begun else 0
+    return labeled + (math.ceil(config.fixmatch.weight * unlabeled) if uses_unlabeled(config, round_number) else 0)
+
+
+def uses_unlabeled(config: Phase2Config, round_number: int) -> bool:
+    """Return whether labs learn from images without labels in a round, which FixMatch does once it has begun."""
+    return config.fixmatch.enabled and round_number > config.fixmatch.warm_up * config.rounds

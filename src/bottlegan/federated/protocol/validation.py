@@ -1,16 +1,17 @@
-"""What a client sends is hostile until it has passed here: names, shapes, types, finite numbers, bounded size."""
+"""What a client sends is hostile until it has passed here: names, shapes, types, finite numbers, possible counts."""
 
 import math
-from collections.abc import Mapping
-from statistics import median
+from collections.abc import Mapping, Sequence
+from statistics import median_low
 
 import torch
 from torch import Tensor
 
-from bottlegan.metrics.tally import Layout
+from bottlegan.metrics.tally import MOST, Layout, find_changed_tally
 from bottlegan.metrics.tally import find_bad_tally as find_bad_counts
 
 Weights = Mapping[str, Tensor]
+Trained = dict[str, Tensor]
 
 
 def find_fault(
@@ -40,9 +41,19 @@ def find_bad_number(numbers: Mapping[str, float], wanted: frozenset[str]) -> str
     return f"number {bad[0]} is {numbers[bad[0]]}" if bad else None
 
 
-def find_bad_tally(arrays: Weights, name: str, layout: Layout) -> str | None:
-    """Return what is wrong with a reply whose only tensor, called `name`, should hold what a client has counted."""
-    return find_fault(arrays, {name: (layout.size,)}, torch.float64) or find_bad_counts(arrays[name], layout)
+def find_bad_count(numbers: Mapping[str, float], wanted: frozenset[str]) -> str | None:
+    """Return what is wrong with numbers that should be counts, and of exactly these names."""
+    bad = [name for name, value in numbers.items() if not (float(value).is_integer() and value <= MOST)]
+    return find_bad_number(numbers, wanted) or (f"number {bad[0]} is {numbers[bad[0]]}, no count" if bad else None)
+
+
+def find_bad_tally(arrays: Weights, name: str, layout: Layout, announced: Sequence[int]) -> str | None:
+    """Return what is wrong with a reply whose only tensor, called `name`, should hold what a client has counted.
+
+    It must be of the images that the client has announced, with so many pixels or patches of each class.
+    """
+    fault = find_fault(arrays, {name: (layout.size,)}, torch.float64) or find_bad_counts(arrays[name], layout)
+    return fault or find_changed_tally(arrays[name], layout, announced)
 
 
 def find_negative(arrays: Weights) -> str | None:
@@ -51,34 +62,38 @@ def find_negative(arrays: Weights) -> str | None:
     return f"tensor {bad[0]} holds a variance below zero" if bad else None
 
 
-def find_oversized(replies: Mapping[str, Weights], start: Weights, bound: float) -> dict[str, str]:
-    """Return the clients whose update is longer than `bound` times the median of all, and by how much.
+def clip_updates(replies: Mapping[str, Trained], start: Weights, bound: float) -> dict[str, Trained]:
+    """Return what clients have trained, with updates no longer than `bound` times the median of all.
 
-    Of fewer than three updates nobody can tell which one is odd; none is left out then.
+    Of two, the shorter one is the median: of so few nobody can tell which one is odd.
     """
     lengths = {name: update_length(weights, start) for name, weights in replies.items()}
-    if len(lengths) < 3:
-        return {}
-    usual = median(lengths.values())
+    most = bound * median_low(lengths.values())
     return {
-        name: f"its update is {length / max(usual, 1e-12):.1f} times the median's length, at most {bound:g} is allowed"
-        for name, length in lengths.items()
-        if length > bound * usual
+        name: weights if lengths[name] <= most else shorten(weights, start, most / lengths[name])
+        for name, weights in replies.items()
     }
 
 
-def limit_shares(examples: Mapping[str, int], bound: float) -> dict[str, float]:
-    """Return what each client weighs: its images, but no more than `bound` times the median of all clients'.
+def shorten(weights: Weights, start: Weights, share: float) -> Trained:
+    """Return weights that went only a share of the way."""
+    return {name: (begun + share * (weights[name].double() - begun)).to(begun.dtype) for name, begun in start.items()}
+
+
+def limit_shares(counts: Mapping[str, float], bound: float) -> dict[str, float]:
+    """Return what each client weighs: what it has counted, but no more than `bound` times the median of all clients'.
 
     A client counts its images itself; one that says it has a billion must not outweigh all others.
     """
-    most = bound * median(examples.values())
-    return {name: min(float(count), most) for name, count in examples.items()}
+    most = bound * median_low(counts.values())
+    return {name: min(float(count), most) for name, count in counts.items()}
 
 
 def update_length(weights: Weights, start: Weights) -> float:
     """Return the Euclidean norm of what a client has changed."""
-    return float(torch.stack([(weights[name] - start[name]).double().square().sum() for name in start]).sum().sqrt())
+    return float(
+        torch.stack([(weights[name].double() - start[name].double()).square().sum() for name in start]).sum().sqrt()
+    )
 
 
 def printable(text: str) -> str:

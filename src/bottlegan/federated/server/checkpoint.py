@@ -1,4 +1,4 @@
-"""A federation's state on disk, after every round: one safetensors file, without pickle.
+"""A federation's state on disk, after every round: one safetensors file, without pickle, in two generations.
 
 Random streams need no place in it: each is made anew from the seed and the number of the round.
 """
@@ -7,13 +7,14 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from bottlegan.core.config import parse, to_values
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import replacing
+from bottlegan.core.stamp import BLANK
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.core.state import find_older, read_generation, read_metadata, write_generation
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.history import History
@@ -25,25 +26,27 @@ KEY = "federation"
 
 
 def save_rounds(path: Path, config: FederationConfig, state: "State") -> None:
-    """Write a run to `path`, whole or not at all."""
+    """Write a run to `path`, whole or not at all; what was there is the older generation from now on."""
     names = list(state.weights)
     tensors = {f"weights.{name}": tensor.contiguous() for name, tensor in state.weights.items()}
     tensors |= {f"server.{name}": tensor.contiguous() for name, tensor in state.aggregator.state(names).items()}
     values = {"config": _to_json(config), "finished": state.finished, "history": to_values(state.history)}
-    with replacing(path) as temporary:
-        save_file(tensors, temporary, metadata={KEY: json.dumps(values, sort_keys=True)})
+    values["noise_key"] = state.noise_key
+    write_generation(path, save(tensors, {KEY: json.dumps({CHECKSUM: BLANK, **values})}))
 
 
-def load_rounds(path: Path, config: FederationConfig, state: "State") -> None:
-    """Bring `state` to where the run in `path` was; it must have been of the same configuration."""
-    remedy = "remove it to start anew, or choose another folder"
-    try:
-        with safe_open(path, framework="pt") as file:
-            values = json.loads((file.metadata() or {}).get(KEY, "null"))
-            saved = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
-    except (SafetensorError, ValueError, OSError) as error:
-        raise InputError(f"{path}: is not a checkpoint of a federation ({error}); {remedy}") from None
-    if not isinstance(values, dict) or set(values) != {"config", "finished", "history"}:
+def load_rounds(path: Path, config: FederationConfig, state: "State") -> str | None:
+    """Bring `state` to where the run in `path` was, if there is one; it must have been of the same configuration.
+
+    Returns:
+        Why it was the older generation, if so.
+    """
+    remedy = f"remove it and {find_older(path).name} to start anew, or choose another folder"
+    kept = read_generation(path, remedy)
+    if kept is None:
+        return None
+    values, saved = json.loads(read_metadata(kept.content).get(KEY, "null")), load(kept.content)
+    if not isinstance(values, dict) or set(values) != {CHECKSUM, "config", "finished", "history", "noise_key"}:
         raise InputError(f"{path}: is not a checkpoint of a federation; {remedy}")
     if values["config"] != _to_json(config):
         raise InputError(f"{path}: belongs to a run of another configuration or seed; {remedy}")
@@ -58,7 +61,9 @@ def load_rounds(path: Path, config: FederationConfig, state: "State") -> None:
     names = list(state.weights)
     state.weights = {name: weights[name] for name in names}
     state.aggregator.restore(server, names)
+    state.noise_key = str(values["noise_key"])
     state.finished, state.history = int(values["finished"]), parse(History, values["history"], str(path))
+    return kept.damage
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,8 +11,12 @@ from bottlegan.core.errors import ConfigError
 from bottlegan.federated.protocol.exchange import Scalar
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config
+from bottlegan.federated.protocol.privacy import LEAST_LABS, PrivacyConfig
 
+UNSET = ""
+"""In a Flower app's configuration, what has its default."""
 StrategyName = Literal["fedavg", "fedavgm", "fedprox", "fedadam"]
+Robust = Literal["none", "trimmed", "median"]
 
 
 @document
@@ -25,6 +30,11 @@ class StrategyConfig:
     """FedAvgM, FedAdam: of the server."""
     uniform: bool = False
     """Whether all clients count the same, instead of by their examples."""
+    robust: Robust = "trimmed"
+    """What is made of the replies: their mean, or what a quarter (trimmed mean) or nearly half (median) cannot spoil.
+
+    Unless it is `none`, suspects are left out, and all others count the same.
+    """
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -42,15 +52,19 @@ class RoundsConfig:
     """Replies without which a round counts for nothing."""
     deadline: float = 600.0
     """Seconds that clients have to reply."""
-    norm_bound: float = 10.0
-    """How many times longer than the median an update may be, and how many times more a client may weigh."""
+    length_bound: float = 1.5
+    """How many times as long as the median an update may be; longer ones are clipped to that."""
+    weight_bound: float = 2.0
+    """How many times as much as the median a client may weigh, in the mean of weights and in the scores."""
     evaluate_every: int = 10
     """Rounds between two scorings on the clients' test images; the last round is always scored."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
-        if self.clients < 0 or min(self.least, self.evaluate_every) < 1 or min(self.deadline, self.norm_bound) <= 0:
-            raise ConfigError("rounds: least and evaluate_every must be at least 1, deadline and norm_bound above 0")
+        if self.clients < 0 or min(self.least, self.evaluate_every) < 1 or self.deadline <= 0:
+            raise ConfigError("rounds: least and evaluate_every must be at least 1, deadline above 0")
+        if min(self.length_bound, self.weight_bound) < 1:
+            raise ConfigError("rounds: length_bound and weight_bound must be at least 1")
         if 0 < self.clients < self.least:
             raise ConfigError(
                 f"rounds: {self.clients} clients are drawn in a round, of which {self.least} must reply; "
@@ -71,6 +85,7 @@ class FederationConfig:
     phase2: Phase2Config = Phase2Config()
     strategy: StrategyConfig = StrategyConfig()
     rounds: RoundsConfig = RoundsConfig()
+    privacy: PrivacyConfig = PrivacyConfig()
 
     def __post_init__(self) -> None:
         """Check what the parts ask of each other."""
@@ -78,10 +93,32 @@ class FederationConfig:
             raise ConfigError("upload_deadline must be above 0")
         if self.strategy.name == "fedprox" and self.phase2.proximal == 0:
             raise ConfigError("strategy fedprox needs phase2.proximal above 0; without it, it is fedavg")
+        if self.privacy.active and self.strategy.robust != "none":
+            raise ConfigError(
+                f"strategy.robust = {self.strategy.robust} looks at single updates, which privacy hides or blurs; "
+                "set strategy.robust = none, or privacy.secure = false and privacy.noise = 0"
+            )
+        if self.privacy.secure and self.rounds.clients and self.rounds.clients < LEAST_LABS:
+            raise ConfigError(f"privacy.secure needs {LEAST_LABS} labs in a round; raise rounds.clients")
+
+
+def check_usable_styles(config: FederationConfig) -> None:
+    """Refuse styles that phase 2 cannot use: it maps colors, and published generators look at the whole image."""
+    phase1 = config.phase1
+    if phase1.method == "code" or config.phase2.mode == "plain":
+        return
+    form = phase1.server.train.model.generator
+    if form.kind != "pixel" or form.statistics != "frozen" or not form.skip:
+        raise ConfigError(
+            "phase1: its global model is no map of colors, which phase 2 needs; let the server learn from pairs "
+            "(phase1.adversarial.paired = true), or use the preset cpu"
+        )
 
 
 def check_enough_labs(config: FederationConfig, labs: int) -> None:
     """Refuse a federation that needs more labs in a round than there are: it would wait for them in vain."""
+    if config.privacy.secure and labs < LEAST_LABS:
+        raise ConfigError(f"privacy.secure needs {LEAST_LABS} labs, but there are {labs}; add labs, or set it to false")
     if config.rounds.least > labs:
         raise ConfigError(
             f"rounds: {config.rounds.least} clients must reply in each round, but there are {labs}; "
@@ -95,21 +132,28 @@ def flatten(config: FederationConfig) -> dict[str, Scalar]:
 
 
 def to_tables(config: FederationConfig) -> dict[str, Any]:
-    """Return a configuration as the tables of a Flower app, which may hold no lists: they become JSON."""
-    return _write_lists(to_values(config))
+    """Return a configuration as the tables of a Flower app, which may hold no lists: they become JSON.
+
+    What is not set is there as an empty text, because Flower lets a run change only what is there.
+    """
+    tables = _write_lists(to_values(config))
+    _add_unset(config, tables)
+    return tables
 
 
 def unflatten(values: Mapping[str, Scalar]) -> FederationConfig:
-    """Return the configuration that was flattened; keys that are missing have their default."""
+    """Return the configuration that was flattened; keys that are missing or empty have their default."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
+        if value == UNSET:
+            continue
         *tables, last = key.split(".")
         table = nested
         for name in tables:
             table = table.setdefault(name, {})
             if not isinstance(table, dict):
                 raise ConfigError(f"run configuration: `{key}` is below `{name}`, which is no table")
-        table[last] = _read_list(value) if isinstance(value, str) and value.startswith("[") else value
+        table[last] = _read_json(value) if isinstance(value, str) and value[0] in "[{" else value
     return parse(FederationConfig, nested, "run configuration")
 
 
@@ -119,7 +163,16 @@ def _write_lists(values: Any) -> Any:
     return json.dumps(values) if isinstance(values, list) else values
 
 
-def _read_list(text: str) -> Any:
+def _add_unset(config: Any, table: dict[str, Any]) -> None:
+    for each in fields(config):
+        value = getattr(config, each.name)
+        if value is None:
+            table[each.name] = UNSET
+        elif is_dataclass(value):
+            _add_unset(value, table[each.name])
+
+
+def _read_json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError:

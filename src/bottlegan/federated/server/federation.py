@@ -4,12 +4,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bottlegan import __version__
-from bottlegan.core.config import load, to_json
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import keeping_private, make_folder, replacing, write_text
+from bottlegan.core.files import keeping_private, make_folder, replacing
 from bottlegan.core.progress import EventLog, Progress, Silent
+from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.protocol.exchange import Exchange
-from bottlegan.federated.server.config import FederationConfig, check_enough_labs
+from bottlegan.federated.server.config import FederationConfig, check_enough_labs, check_usable_styles
 from bottlegan.federated.server.folder import (
     BEGUN,
     CONFIG,
@@ -49,13 +49,14 @@ def run_federation(
         exchange: Reaches the clients.
         config: What to do; in a folder that holds a run already, it must be the same.
         folder: Where the run is kept, for its owner's eyes only.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         prior: The model file that styles are fitted to, which labs are sent; by default the one that is shipped.
         progress: Where to report progress; events are also appended to the log in `folder`.
         label: What the rounds are called there.
     """
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
+    check_usable_styles(config)
     begin(config)  # a network that cannot be built is told before anybody is asked for anything
     with keeping_private():
         keep_prior(folder, prior)
@@ -73,9 +74,9 @@ def run_federation(
 def keep_config(folder: Path, config: FederationConfig) -> None:
     """Write the configuration to `folder`; one that is there already must be the same."""
     make_folder(folder)
-    if holds_run(folder) and load(FederationConfig, folder / CONFIG) != config:
+    if holds_run(folder) and read_document(FederationConfig, folder / CONFIG) != config:
         raise InputError(f"{folder}: holds a run of another configuration or seed; choose another folder, or remove it")
-    write_text(folder / CONFIG, to_json(config))
+    write_document(folder / CONFIG, config)
 
 
 def keep_prior(folder: Path, prior: Path | None) -> None:
@@ -86,7 +87,7 @@ def keep_prior(folder: Path, prior: Path | None) -> None:
     if prior is not None and content is not None:
         read_weights(prior)
         make_folder(folder)
-        with replacing(folder / OWN_PRIOR) as temporary:
+        with replacing(folder / OWN_PRIOR, durable=True) as temporary:
             temporary.write_bytes(content)
 
 
@@ -107,5 +108,5 @@ def remove_client(
         uploads = UploadStore(folder / UPLOADS)
         if name in uploads.names():
             uploads.remove(name)
-        assemble_styles(folder, load(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
+        assemble_styles(folder, read_document(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
         log.event(REMOVED, client=name)

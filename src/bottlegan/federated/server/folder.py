@@ -7,8 +7,12 @@
 | clients.json | who takes part |
 | prior.safetensors | the model that styles are fitted to, if it is not the one that is shipped |
 | uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
+| distilling/ | phase 1: the global BottleGAN while it is being trained |
 | checkpoint.safetensors, history.json | phase 2: the last round, and what happened in each so far |
+| checkpoint.previous.safetensors, clients.previous.json | what these were before, used if they are damaged |
 | network.safetensors, scores.txt | the result |
+
+Each has a checksum in it, but for the last; the log is a chain of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -22,11 +26,11 @@ from bottlegan.core.progress import EventLog, Item, Json, Progress, Silent, Unit
 from bottlegan.models.document import PRIOR
 
 CONFIG, LOG, MEMBERS = "federation.json", "federation.jsonl", "clients.json"
-UPLOADS, STYLES = "uploads", "styles.safetensors"
+UPLOADS, STYLES, DISTILLING = "uploads", "styles.safetensors", "distilling"
 CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
 OWN_PRIOR = "prior.safetensors"
 NETWORK, SCORES = "network.safetensors", "scores.txt"
-BEGUN, WAITING, FINISHED, FAILED, REMOVED = "begun", "waiting", "finished", "failed", "removed"
+BEGUN, WAITING, FINISHED, FAILED, REMOVED, DAMAGED = "begun", "waiting", "finished", "failed", "removed", "damaged"
 """Events of a whole run."""
 
 

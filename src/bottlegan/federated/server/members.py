@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from bottlegan.core.config import document, load, to_json
-from bottlegan.core.files import write_text
+from bottlegan.core.config import document
+from bottlegan.core.state import from_stamped_json, read_generation, to_stamped_json, write_generation
 from bottlegan.federated.server.folder import MEMBERS
 
 
@@ -16,6 +16,8 @@ class Member:
     test: int
     classes: tuple[int, ...] = ()
     """How many labeled pixels or patches it has of each class."""
+    tested: tuple[int, ...] = ()
+    """How many pixels or patches of each class it tests on: what every tally of it must count."""
     verdict: str = ""
     """On its style, once it has uploaded it."""
     styles: str = ""
@@ -33,9 +35,10 @@ class Members:
 def read_members(folder: Path) -> Members:
     """Return the clients of the federation in `folder`."""
     path = folder / MEMBERS
-    return load(Members, path) if path.exists() else Members(clients={})
+    kept = read_generation(path, "restore one of them from a backup, or begin anew in another folder")
+    return Members(clients={}) if kept is None else from_stamped_json(Members, kept.content, path)
 
 
 def write_members(folder: Path, members: Members) -> None:
     """Keep the clients of the federation in `folder`."""
-    write_text(folder / MEMBERS, to_json(members))
+    write_generation(folder / MEMBERS, to_stamped_json(members))

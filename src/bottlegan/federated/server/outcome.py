@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from bottlegan import __version__
+from bottlegan.federated.protocol.privacy import PrivacyConfig
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import STYLES
 from bottlegan.federated.server.history import History, RoundRecord
@@ -32,8 +33,17 @@ def describe_network(config: FederationConfig, folder: Path, history: History) -
             "rounds": len(history.rounds),
             "labs": len({name for each in history.rounds for name in each.trained}),
             "seed": config.seed,
+            **_tell_privacy(config.privacy, history),
         },
     )
+
+
+def _tell_privacy(privacy: PrivacyConfig, history: History) -> dict[str, str | int | float]:
+    """Return what a network's file says of how private its training was."""
+    said: dict[str, str | int | float] = {"secure_aggregation": "yes"} if privacy.secure else {}
+    if history.rounds and history.rounds[-1].epsilon is not None:
+        said |= {"epsilon": history.rounds[-1].epsilon, "delta": privacy.delta, "noise_at": privacy.noise_at}
+    return said
 
 
 def find_scored(history: History) -> RoundRecord | None:

@@ -21,6 +21,7 @@ from bottlegan.federated.protocol.exchange import (
     LABELED,
     REFUSES,
     TEST,
+    TEST_CLASS,
     UNLABELED,
     VERDICT,
     VERDICTS,
@@ -38,8 +39,9 @@ from bottlegan.federated.protocol.handshake import (
     introduce,
     to_text,
 )
-from bottlegan.federated.protocol.phase1 import expected_shapes
-from bottlegan.federated.protocol.validation import find_bad_number, find_fault
+from bottlegan.federated.protocol.phase1 import expected_shapes, find_odd_style
+from bottlegan.federated.protocol.privacy import PRIVACY
+from bottlegan.federated.protocol.validation import find_bad_count, find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.members import Member
@@ -48,7 +50,7 @@ from bottlegan.federated.server.styles import assemble_styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR, check_name
-from bottlegan.models.weights import read_document
+from bottlegan.models.weights import read_weights
 from bottlegan.onboarding.verdict import Verdict
 
 COUNTS = frozenset((LABELED, UNLABELED, TEST))
@@ -72,7 +74,7 @@ def run_phase1(
         config: What to do.
         folder: Where the run is kept.
         roster: Who takes part so far; without it, as the folder says.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         progress: Where to report progress.
     """
     progress = progress or Silent()
@@ -96,8 +98,9 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
     own = introduce(config.phase2, prior)
     sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
     said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
+    said[PRIVACY] = json.dumps(to_values(config.privacy), sort_keys=True)
     asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
-    classes = [f"{CLASS}{k}" for k in range(config.phase2.task.count)]
+    classes, tested = ([f"{kind}{k}" for k in range(config.phase2.task.count)] for kind in (CLASS, TEST_CLASS))
     joined = {}
     for name, reply in exchange.ask(asked, config.rounds.deadline).items():
         try:
@@ -106,14 +109,19 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
             numbers = found.numbers
             if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
                 raise RefusalError(fault)
-            if fault := find_bad_number(numbers, COUNTS.union(classes)):
+            if fault := find_bad_count(numbers, COUNTS.union(classes, tested)):
                 raise InputError(fault)
         except (InputError, RefusalError) as error:
             roster.leave_out(name, str(error))
         else:
             counts = {key: int(value) for key, value in numbers.items()}
-            each = tuple(counts[key] for key in classes)
-            joined[name] = Member(labeled=counts[LABELED], unlabeled=counts[UNLABELED], test=counts[TEST], classes=each)
+            joined[name] = Member(
+                labeled=counts[LABELED],
+                unlabeled=counts[UNLABELED],
+                test=counts[TEST],
+                classes=tuple(counts[key] for key in classes),
+                tested=tuple(counts[key] for key in tested),
+            )
     roster.put(joined)
 
 
@@ -137,13 +145,16 @@ def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names:
     """Ask clients for their style, and keep what can be used."""
     settings = json.dumps(to_values(config.phase1), sort_keys=True)
     request = Request("contribute", settings={"config": settings, "seed": config.seed})
-    shapes = expected_shapes(config.phase1, read_document(find_prior(roster.folder)))
+    prior = read_weights(find_prior(roster.folder))
+    shapes = expected_shapes(config.phase1, prior.document)
     uploads = UploadStore(roster.folder / UPLOADS)
     uploaded = {}
     for name, reply in exchange.ask(dict.fromkeys(names, request), config.upload_deadline).items():
         try:
             found = _expect(reply)
             if fault := find_fault(found.arrays, shapes) or find_bad_number(found.numbers, frozenset((VERDICT,))):
+                raise InputError(fault)
+            if fault := find_odd_style(found.arrays, config.phase1, prior):
                 raise InputError(fault)
             if found.numbers[VERDICT] >= VERDICTS.index(Verdict.REFUSED):
                 raise InputError("its style was refused: its images do not look like stained tissue")

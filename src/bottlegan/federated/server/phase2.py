@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from bottlegan.core.config import to_json
 from bottlegan.core.errors import FederationError
 from bottlegan.core.files import write_text
 from bottlegan.core.progress import Json, Progress, Silent
+from bottlegan.core.state import write_document
+from bottlegan.federated.protocol.accounting import Spent, find_epsilon
 from bottlegan.federated.protocol.exchange import Exchange
+from bottlegan.federated.protocol.privacy import PrivacyConfig
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import CHECKPOINT, HISTORY, NETWORK, SCORES
-from bottlegan.federated.server.history import RoundRecord
+from bottlegan.federated.server.folder import CHECKPOINT, DAMAGED, HISTORY, NETWORK, SCORES
+from bottlegan.federated.server.history import History, RoundRecord
 from bottlegan.federated.server.outcome import describe_network, format_scores
 from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.roster import Roster
@@ -41,14 +43,14 @@ def run_phase2(
         config: What to do.
         folder: Where the run is kept, and saved after every round.
         roster: Who takes part, as `run_phase1` returns it; those that come later are taken in before the next round.
-        reference_set: The public reference set C, which upload = "generators" needs.
+        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
         progress: Where to report progress.
         label: What the rounds are called there.
     """
     progress = progress or Silent()
     state = begin(config)
-    if (folder / CHECKPOINT).exists():
-        load_rounds(folder / CHECKPOINT, config, state)
+    if damage := load_rounds(folder / CHECKPOINT, config, state):
+        progress.event(DAMAGED, text=damage)
     numbers = range(state.finished + 1, config.phase2.rounds + 1)
     for number in progress.track(numbers, label, len(numbers)):
         present = roster.wait(exchange, config.rounds)
@@ -56,20 +58,36 @@ def run_phase2(
             run_phase1(exchange, config, folder, roster, reference_set=reference_set, progress=progress)
         examples = roster.count_examples(config.phase2, number)
         check_enough(roster, examples, present, config)
-        record = run_round(exchange, examples, config, state, number)
+        record = run_round(exchange, examples, config, state, number, members=roster.members)
+        record = account(config.privacy, state.history, record)
         state.finished, state.history = number, replace(state.history, rounds=(*state.history.rounds, record))
         save_rounds(folder / CHECKPOINT, config, state)
-        write_text(folder / HISTORY, to_json(state.history))
+        write_document(folder / HISTORY, state.history)
         progress.event("round", **tell(record))
     save_network(folder / NETWORK, state.weights, describe_network(config, folder, state.history))
     write_text(folder / SCORES, format_scores(state.history))
     return state
 
 
+def account(privacy: PrivacyConfig, before: History, record: RoundRecord) -> RoundRecord:
+    """Return the record of a round with what was spent of the labs' privacy, if there is noise that it is spent by."""
+    if not privacy.noise:
+        return record
+    asked = History(rounds=(*before.rounds, record)).count_most_asked()
+    spent = Spent(rounds=asked, precision=asked / privacy.noise**2)
+    return replace(record, epsilon=find_epsilon(spent, privacy.delta))
+
+
 def tell(record: RoundRecord) -> dict[str, Json]:
     """Return what is told of a round."""
     told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
-    return told | {"left_out": dict(record.left_out), "unscored": dict(record.unscored)}
+    if record.epsilon is not None:
+        told["epsilon"] = record.epsilon
+    said = {"left_out": record.left_out, "unscored": record.unscored, "suspects": record.suspects}
+    told |= {key: dict(reasons) for key, reasons in said.items()}
+    return told | {
+        "standing": {name: [each.cosine, each.length, each.nearest] for name, each in record.standing.items()}
+    }
 
 
 def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str], config: FederationConfig) -> None:

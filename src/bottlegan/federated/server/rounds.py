@@ -1,33 +1,38 @@
 """One round on the server: asks some clients, leaves out by name what cannot be right, and aggregates the rest."""
 
 import json
+import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from bottlegan.core.config import to_values
-from bottlegan.core.errors import FederationError
+from bottlegan.core.errors import ConfigError, FederationError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
 from bottlegan.federated.protocol.phase2 import TALLY, Weights, draw_network
 from bottlegan.federated.protocol.validation import (
+    clip_updates,
     find_bad_number,
     find_bad_tally,
     find_fault,
     find_negative,
-    find_oversized,
     limit_shares,
 )
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.history import History, RoundRecord
-from bottlegan.metrics.tally import compute_scores, compute_temperature
+from bottlegan.federated.server.members import Members
+from bottlegan.federated.server.private import run_private
+from bottlegan.federated.server.suspicion import measure, name_suspects
+from bottlegan.metrics.tally import Layout, compute_scores, compute_temperature, count_all
 from bottlegan.models.network_file import read_start
 from bottlegan.models.networks import exchanged, list_statistics
 from bottlegan.training.task import lay_out
 
+ALL = "all labs"
 Examples = Mapping[str, int]
 """How many images each client trains on; 0 for those that only score. Others are not asked for anything."""
 
@@ -40,6 +45,8 @@ class State:
     weights: Weights
     aggregator: Aggregator
     history: History
+    noise_key: str = ""
+    """What the server's own noise depends on: a round that is done again with the same sum has the same noise."""
 
 
 def begin(config: FederationConfig) -> State:
@@ -48,17 +55,32 @@ def begin(config: FederationConfig) -> State:
     weights = exchanged(network)
     if config.start is not None:
         weights, _ = read_start(config.start, weights)
-    return State(0, weights, Aggregator(config.strategy, list_statistics(network)), History())
+    statistics = list_statistics(network)
+    if config.privacy.noise and statistics:
+        raise ConfigError(
+            "privacy.noise would drive the variances of batch norm below zero; use a network with group norm instead"
+        )
+    own_noise = config.privacy.noise > 0 and config.privacy.noise_at == "server"
+    key = secrets.token_hex(32) if own_noise else ""
+    return State(0, weights, Aggregator(config.strategy, statistics), History(), key)
 
 
 def run_round(
-    exchange: Exchange, examples: Examples, config: FederationConfig, state: State, number: int
+    exchange: Exchange, examples: Examples, config: FederationConfig, state: State, number: int, *, members: Members
 ) -> RoundRecord:
     """Train one round, change the weights of `state`, and return what happened."""
     chosen = draw_clients(exchange.clients(), examples, config, number)
     request = write_request("train", config, state.weights, number)
+    if config.privacy.active:
+        average, summed, left_out = run_private(
+            exchange, chosen, request, config, number=number, noise_key=state.noise_key
+        )
+        # A server optimizer sees one reply: what all have in common.
+        state.weights = state.aggregator.aggregate(number, state.weights, {ALL: average}, {ALL: 1})
+        record = RoundRecord(number=number, trained=tuple(summed), left_out=left_out)
+        return finish(exchange, examples, config, state, record, members=members)
     replies = exchange.ask(dict.fromkeys(chosen, request), config.rounds.deadline)
-    good, left_out = sift(replies, state.weights, config.rounds.norm_bound)
+    good, left_out = sift(replies, state.weights)
     if len(good) < config.rounds.least:
         why = (
             "; ".join(f"{name}: {reason}" for name, reason in list(left_out.items())[:4])
@@ -68,20 +90,46 @@ def run_round(
             f"round {number}: {len(good)} usable replies, at least {config.rounds.least} are needed ({why}); "
             "see to these clients, then resume"
         )
-    shares = limit_shares({name: examples[name] for name in good}, config.rounds.norm_bound)
-    trained = {name: reply.arrays for name, reply in good.items()}
-    state.weights = state.aggregator.aggregate(number, state.weights, trained, shares)
+    trained = {name: good[name].arrays for name in sorted(good)}
+    learned = {key: each for key, each in state.weights.items() if key not in state.aggregator.averaged}
+    standing = measure(trained, learned)
+    suspects = name_suspects([record.standing for record in state.history.rounds], standing)
+    counted = [name for name in trained if config.strategy.robust == "none" or name not in suspects]
+    left_out |= {name: f"suspected: {suspects[name]}" for name in trained if name not in counted}
+    clipped = clip_updates(trained, state.weights, config.rounds.length_bound)
+    counts = {name: 1 if config.strategy.uniform else examples[name] for name in counted}
+    shares = limit_shares(counts, config.rounds.weight_bound)
+    state.weights = state.aggregator.aggregate(number, state.weights, {name: clipped[name] for name in counted}, shares)
+    record = RoundRecord(
+        number=number,
+        trained=tuple(counted),
+        left_out=left_out,
+        loss={name: good[name].numbers[LOSS] for name in counted},
+        standing=standing,
+        suspects=suspects,
+    )
+    return finish(exchange, examples, config, state, record, members=members)
+
+
+def finish(
+    exchange: Exchange,
+    examples: Examples,
+    config: FederationConfig,
+    state: State,
+    record: RoundRecord,
+    *,
+    members: Members,
+) -> RoundRecord:
+    """Return the record of a round with its scores, where it is one that is scored."""
+    number = record.number
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
     if number % config.rounds.evaluate_every == 0 or number == config.phase2.rounds:
-        tallies, unscored = score_clients(exchange, examples, config, state.weights, number)
+        tallies, unscored = score_clients(exchange, examples, config, state.weights, number, members=members)
     layout, names = lay_out(config.phase2.task), config.phase2.task.classes
-    total = torch.stack(list(tallies.values())).sum(0) if tallies else torch.zeros(layout.size)
-    return RoundRecord(
-        number=number,
-        trained=tuple(sorted(good)),
-        left_out=left_out,
-        loss={name: good[name].numbers[LOSS] for name in sorted(good)},
+    total = add_tallies(tallies, layout, config.rounds.weight_bound)
+    return replace(
+        record,
         scores=compute_scores(total, layout, names) if tallies else {},
         each={name: compute_scores(found, layout, names) for name, found in tallies.items()},
         unscored=unscored,
@@ -105,10 +153,8 @@ def draw_clients(present: Sequence[str], examples: Examples, config: FederationC
     return [able[row] for row in sorted(drawn.tolist())]
 
 
-def sift(
-    replies: Mapping[str, Reply | Absence], start: Weights, bound: float
-) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Return the replies that can be averaged, and why the others cannot, by client."""
+def sift(replies: Mapping[str, Reply | Absence], start: Weights) -> tuple[dict[str, Reply], dict[str, str]]:
+    """Return the replies that can be read, and why the others cannot, by client."""
     shapes = {name: tuple(tensor.shape) for name, tensor in start.items()}
     good: dict[str, Reply] = {}
     left_out: dict[str, str] = {}
@@ -119,9 +165,6 @@ def sift(
             left_out[name] = fault
         else:
             good[name] = reply
-    for name, reason in find_oversized({name: reply.arrays for name, reply in good.items()}, start, bound).items():
-        left_out[name] = reason
-        del good[name]
     return good, left_out
 
 
@@ -132,20 +175,29 @@ def find_bad_training(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> st
 
 
 def score_clients(
-    exchange: Exchange, examples: Examples, config: FederationConfig, weights: Weights, number: int
+    exchange: Exchange, examples: Examples, config: FederationConfig, weights: Weights, number: int, *, members: Members
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
     """Return the tally of each client that has test images, and why those of others cannot be used."""
     asked = [name for name in exchange.clients() if name in examples]
     request = write_request("evaluate", config, weights, number)
     replies = exchange.ask(dict.fromkeys(asked, request), config.rounds.deadline)
+    layout = lay_out(config.phase2.task)
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
     # In one order, because sums of floats depend on it.
     for name, reply in sorted(replies.items()):
         if isinstance(reply, Absence):
             unscored[name] = reply.reason
-        elif fault := find_bad_tally(reply.arrays, TALLY, lay_out(config.phase2.task)):
+        elif fault := find_bad_tally(reply.arrays, TALLY, layout, members.clients[name].tested):
             unscored[name] = fault
         elif reply.arrays[TALLY].any():
             tallies[name] = reply.arrays[TALLY]
     return tallies, unscored
+
+
+def add_tallies(tallies: Mapping[str, Tensor], layout: Layout, bound: float) -> Tensor:
+    """Return the sum of tallies, in which nobody weighs more than `bound` times the median."""
+    counts = {name: count_all(each, layout) for name, each in tallies.items()}
+    shares = limit_shares(counts, bound) if counts else {}
+    parts = [each * (shares[name] / counts[name]) for name, each in tallies.items()]
+    return torch.stack(parts).sum(0) if parts else torch.zeros(layout.size, dtype=torch.float64)

@@ -1,22 +1,26 @@
 """The global BottleGAN, made of all uploads."""
 
 import hashlib
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from torch import Tensor
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.config import to_json
+from bottlegan.core.errors import InputError, MissingError, ModelFileError
 from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config, expected_shapes, from_arrays, need_reference
 from bottlegan.federated.protocol.validation import find_fault
 from bottlegan.federated.server.config import FederationConfig
-from bottlegan.federated.server.folder import STYLES, UPLOADS, find_prior
+from bottlegan.federated.server.folder import DAMAGED, DISTILLING, STYLES, UPLOADS, find_prior
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
+from bottlegan.models.document import one_line
 from bottlegan.models.files import to_weights
-from bottlegan.models.weights import ModelWeights, read_document, read_weights, write_weights
+from bottlegan.models.weights import ModelWeights, read_weights, write_weights
+from bottlegan.training.checkpoint import name_checkpoint
 from bottlegan.training.distill import distill
 
 
@@ -29,7 +33,7 @@ def assemble_styles(
     if not names:
         path.unlink(missing_ok=True)
         return None
-    if not path.exists() or sorted(read_document(path).styles) != names:
+    if _read_names(path, progress) != names:
         prior = read_weights(find_prior(folder))
         model = assemble(
             uploads.read_all(),
@@ -37,13 +41,26 @@ def assemble_styles(
             reference_set=reference_set,
             prior=prior,
             seed=config.seed,
+            kept=folder / DISTILLING,
             progress=progress,
         )
         record: dict[str, str | int | float] = {"seed": config.seed, "clients": len(names)}
         said = replace(model.document, record=record, reference=prior.document.reference)
         write_weights(replace(model, document=said), path)
+        shutil.rmtree(folder / DISTILLING, ignore_errors=True)
         progress.event("styles", clients=list(names))
     return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _read_names(path: Path, progress: Progress) -> list[str] | None:
+    """Return whose styles a model holds; None if there is none yet, or it is damaged and to be made again."""
+    try:
+        return sorted(read_weights(path).document.styles)
+    except MissingError:
+        return None
+    except ModelFileError as error:
+        progress.event(DAMAGED, text=f"{one_line(str(error).partition(';')[0])}; it is made again of the uploads")
+        return None
 
 
 def assemble(
@@ -53,6 +70,7 @@ def assemble(
     reference_set: Sequence[Pixels] | None,
     prior: ModelWeights,
     seed: int,
+    kept: Path | None = None,
     progress: Progress | None = None,
 ) -> ModelWeights:
     """Return the global model with the style of each client, by name; the order of the uploads does not matter.
@@ -63,6 +81,7 @@ def assemble(
         reference_set: RGB levels (H, W, 3) of the public images; only needed to distill generators.
         prior: The network that codes were fitted to.
         seed: Of all random choices.
+        kept: Folder for training, which goes on there if it was interrupted.
         progress: Where to report progress.
     """
     shapes = expected_shapes(config, prior.document)
@@ -70,7 +89,10 @@ def assemble(
         if fault := find_fault(arrays, shapes):
             raise InputError(f"the upload of {name}: {fault}; let the client upload again with the current settings")
     names = sorted(contributions)
-    if config.upload == "code":
+    if config.method == "code":
         return prior.with_styles({name: contributions[name][CODE].numpy() for name in names})
     teachers = {name: from_arrays(contributions[name], config) for name in names}
-    return to_weights(distill(teachers, need_reference(reference_set), config.distill, seed, progress))
+    public = need_reference(reference_set)
+    given = [tensor.numpy() for name in names for tensor in contributions[name].values()]
+    checkpoint = name_checkpoint(kept, to_json(config), seed, given, public)
+    return to_weights(distill(teachers, public, config.server, seed, progress=progress, checkpoint=checkpoint))

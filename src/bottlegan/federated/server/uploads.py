@@ -1,16 +1,20 @@
 """The uploads of phase 1 on the server's disk. They are kept, so nobody is asked again when another joins or leaves."""
 
 import hashlib
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
+from safetensors.torch import load, save
 from torch import Tensor
 
-from bottlegan.core.errors import InputError, ModelFileError
-from bottlegan.core.files import make_folder, replacing
+from bottlegan.core.errors import DamagedError, InputError, ModelFileError
+from bottlegan.core.files import make_folder
+from bottlegan.core.stamp import BLANK
+from bottlegan.core.stamp import KEY as CHECKSUM
+from bottlegan.core.state import read_state, write_state
 from bottlegan.federated.protocol.phase1 import CODE, STYLE
 from bottlegan.federated.protocol.validation import find_fault, printable
 from bottlegan.models.document import check_name
@@ -31,10 +35,10 @@ class UploadStore:
         path = self._path(name)
         if fault := _find_own_fault(arrays):
             raise InputError(f"the upload of {name}: {fault}; let the client upload again")
-        content = save({key: tensor.detach().cpu().contiguous() for key, tensor in arrays.items()}, {STYLE: name})
+        said = json.dumps({CHECKSUM: BLANK, STYLE: name})
+        content = save({key: tensor.detach().cpu().contiguous() for key, tensor in arrays.items()}, {STYLE: said})
         make_folder(self.folder)
-        with replacing(path) as temporary:
-            temporary.write_bytes(content)
+        write_state(path, content)
 
     def remove(self, name: str) -> None:
         """Delete the upload of a client."""
@@ -67,21 +71,22 @@ class UploadStore:
     def _read_name(self, path: Path) -> str:
         try:
             with safe_open(path, framework="pt", device="cpu") as file:
-                name = (file.metadata() or {}).get(STYLE, "")
+                name = str(json.loads((file.metadata() or {}).get(STYLE, "{}")).get(STYLE, ""))
             if self._path(name) == path:
                 return name
         except InputError:
             pass  # no name that anybody can have
-        except (SafetensorError, OSError) as error:
-            raise _broken(path, f"not a whole safetensors file ({error})") from None
+        except (SafetensorError, OSError, ValueError, AttributeError) as error:
+            raise _broken(path, f"not a whole upload ({error})") from None
         raise _broken(path, "is not named after the client in it")
 
     def _read(self, path: Path) -> dict[str, Tensor]:
         if path.stat().st_size > MOST_BYTES:
             raise _broken(path, f"has {path.stat().st_size} bytes, at most {MOST_BYTES} are read")
-        with safe_open(path, framework="pt", device="cpu") as file:
-            # Cloned, because what is read is a view of the file, which others may change.
-            arrays = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
+        try:
+            arrays = load(read_state(path))
+        except DamagedError:
+            raise _broken(path, "is damaged: its checksum does not fit") from None
         if fault := _find_own_fault(arrays):
             raise _broken(path, fault)
         return arrays

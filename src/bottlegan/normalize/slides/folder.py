@@ -4,16 +4,17 @@ Slides are mapped in this process, in several of this machine (`workers`), or on
 call `map_one`. There are no locks: two runs at once that write to one folder do its slides twice.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import make_folder
-from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.files import check_apart, make_folder
+from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.normalize.choice import MakeMap, MapChoice, need_color_map
 from bottlegan.normalize.slides.one import SlideOptions, SlideResult, map_slide
+from bottlegan.slides.notes import read_note
 from bottlegan.slides.reader import SLIDES, TIFF, list_files
 from bottlegan.slides.writer import Format
 
@@ -60,14 +61,14 @@ def map_slide_folder(
 ) -> list[Outcome]:
     """Map each slide of a folder to a pyramid in the folder `target`, which is made if need be.
 
-    A pyramid takes its name only when it is whole, so what is there already is done, and is left alone. What becomes of
-    the slides is given in the order of their names, and is the same for any way to `run`.
+    A pyramid takes its name only when it is whole. So one that is there already is done, if it was made with the same
+    options; if not, it is left alone, and the outcome says what differs. Outcomes are in the order of the slides'
+    names, and are the same for any way to `run`.
     """
-    if source.resolve() == target.resolve():
-        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    check_apart([target], [source])
     pairs = pair_slides(source, target, options)
     need_color_map(choice)
-    choice.prepare()  # refuses a style that the model does not know, before anything is made or started
+    options = replace(options, request=describe_request(choice, options))
     make_folder(target)
     return sorted(run(pairs, choice, options, progress or Silent()), key=lambda each: each.source)
 
@@ -87,13 +88,37 @@ def pair_slides(source: Path, target: Path, options: SlideOptions) -> list[Pair]
     return list(pairs.values())
 
 
+def describe_request(choice: MapChoice, options: SlideOptions) -> dict[str, Json]:
+    """Return all that was asked for of each slide."""
+    kept = ("level", "region", "quality", "kind")
+    return {**choice.describe(), **{key: getattr(options, key) for key in kept}}
+
+
+def compare_request(target: Path, request: Mapping[str, Json]) -> str:
+    """Return what differs between an existing result and what is asked for; nothing if it is the same."""
+    note = read_note(target)
+    earlier = None if note is None else note.get("request")
+    if not isinstance(earlier, dict):
+        return f"{target}: is there already, but does not say with which options it was made; remove it"
+    differing = [key for key in request if earlier.get(key) != request[key]]
+    if not differing:
+        return ""
+    listed = ", ".join(f"{key} was {_say(earlier.get(key))}, now {_say(request[key])}" for key in differing)
+    return f"{target}: is there already, made with other options ({listed}); remove it, or choose another folder"
+
+
+def _say(value: Json) -> str:
+    return "not given" if value is None else str(value)
+
+
 def map_one(
     pair: Pair, make_map: MakeMap, options: SlideOptions, progress: Progress, threads: int | None = None
 ) -> Outcome:
     """Map one slide of a folder, unless that is done, and return what became of it."""
     source, target = pair
     if target.exists():
-        return Outcome(source, target, "was there")
+        difference = compare_request(target, options.request)
+        return Outcome(source, target, "failed" if difference else "was there", error=difference)
     try:
         result = map_slide(source, target, make_map, options, progress, threads=threads)
     except InputError as error:

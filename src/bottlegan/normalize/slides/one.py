@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bottlegan import __version__
 from bottlegan.core.errors import InputError
+from bottlegan.core.files import check_apart
 from bottlegan.core.progress import Json, Progress
 from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.choice import ChosenMap, MakeMap
@@ -35,6 +36,8 @@ class SlideOptions:
     """Else as the name of the output says."""
     strict: bool = False
     """Stop at the first tile that cannot be read; else such tiles become white."""
+    request: Mapping[str, Json] = field(default_factory=dict)
+    """All that was asked for, kept in the slide, so that a later run knows whether it wants the same."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,7 @@ def map_slide(
         def make(places: range) -> list[Pixels]:
             return [map_tile(slide, grid[place], color_map, options, broken) for place in places]
 
-        with writing_pyramid(target, form, _write_note(slide, grid, color_map, form)) as writer:
+        with writing_pyramid(target, form, _write_note(slide, grid, color_map, form, options)) as writer:
             stream_pyramid(make, writer, threads, progress, source.name)
             writer.note["unreadable tiles"] = len(broken)
             if len(broken) >= len(grid):
@@ -98,8 +101,7 @@ def map_tile(slide: Slide, region: Region, color_map: ChosenMap, options: SlideO
 
 def check_names(source: Path, target: Path, options: SlideOptions) -> None:
     """Refuse an output whose name does not fit its format, that has no folder to go to, or is the input."""
-    if source.resolve() == target.resolve():
-        raise InputError(f"{target}: is the input itself; name another output, the input is never overwritten")
+    check_apart([target], [source])
     check_target(target, options.kind or choose_format(target))
 
 
@@ -125,7 +127,7 @@ def choose_form(slide: Slide, grid: Grid, options: SlideOptions, target: Path) -
     return Form(size, grid.tile, mpp, options.quality, options.kind or choose_format(target))
 
 
-def _write_note(slide: Slide, grid: Grid, color_map: ChosenMap, form: Form) -> dict[str, Json]:
+def _write_note(slide: Slide, grid: Grid, color_map: ChosenMap, form: Form, options: SlideOptions) -> dict[str, Json]:
     """Return what to say of a slide in its description."""
     region = grid.region
     return {
@@ -136,4 +138,5 @@ def _write_note(slide: Slide, grid: Grid, color_map: ChosenMap, form: Form) -> d
         "jpeg": f"quality {form.quality}, chroma 4:4:4",
         "color profile": "none" if slide.icc is None else "dropped: the source's does not describe these colors",
         "map": dict(color_map.note),
+        "request": dict(options.request),
     }

@@ -5,97 +5,32 @@
 // zooming cost the same with the map on and off. At one screen pixel for each pixel of the slide, tiles are laid on
 // whole screen pixels, so that what is shown is what the map says, not a mean of neighbors.
 
+import { link, makeSampler, makeTexture, makeTexture3D } from "./gl.js";
+import { Predictions } from "./predictions.js";
+import { CLASSES, MAP, PLACE, SHOW, VEIL } from "./shaders.js";
+
 const CORNERS = new Float32Array([0, 0, 1, 0, 0, 1, 1, 1]);
-
-const PLACE = `#version 300 es
-in vec2 corner;
-uniform vec4 place;  // left, top, right, bottom in screen pixels
-uniform vec2 screen;
-out vec2 at;
-void main() {
-  at = corner;
-  vec2 point = mix(place.xy, place.zw, corner);
-  gl_Position = vec4(2.0 * point.x / screen.x - 1.0, 1.0 - 2.0 * point.y / screen.y, 0.0, 1.0);
-}`;
-
-const SHOW = `#version 300 es
-precision highp float;
-in vec2 at;
-uniform sampler2D tile;
-out vec4 color;
-void main() { color = vec4(texture(tile, at).rgb, 1.0); }`;
-
-const MAP = `#version 300 es
-precision highp float;
-precision highp int;
-precision highp sampler3D;
-uniform sampler2D tile;
-uniform sampler3D coarse;
-uniform sampler2D exact;
-uniform sampler3D doubts;
-uniform bool isExact;
-uniform float spacing;
-uniform float showDoubt;
-uniform float showPen;
-out vec4 color;
-
-vec3 place(vec3 given, ivec3 size) {  // blue changes first in a table, then green, then red
-  return (given.bgr * 255.0 / spacing + 0.5) / vec3(size);
-}
-
-void main() {
-  vec3 given = texelFetch(tile, ivec2(gl_FragCoord.xy), 0).rgb;
-  vec3 mapped;
-  if (isExact) {
-    ivec3 level = ivec3(given * 255.0 + 0.5);
-    int number = level.r * 65536 + level.g * 256 + level.b;
-    mapped = texelFetch(exact, ivec2(number & 4095, number >> 12), 0).rgb;
-  } else {
-    mapped = texture(coarse, place(given, textureSize(coarse, 0))).rgb;
-  }
-  if (showDoubt + showPen > 0.0) {
-    vec2 doubt = texture(doubts, place(given, textureSize(doubts, 0))).rg;
-    float gray = dot(mapped, vec3(0.3, 0.59, 0.11));
-    vec3 heat = mix(vec3(0.16, 0.1, 0.36), vec3(1.0, 0.86, 0.3), doubt.r);
-    mapped = mix(mapped, mix(vec3(gray), heat, smoothstep(0.08, 0.5, doubt.r)), showDoubt);
-    mapped = mix(mapped, vec3(0.0, 0.86, 0.92), showPen * smoothstep(0.1, 0.6, doubt.g));
-  }
-  color = vec4(mapped, 1.0);
-}`;
-
-const VEIL = `#version 300 es
-precision highp float;
-in vec2 at;
-uniform sampler2D veil;
-uniform bool isMask;
-out vec4 color;
-void main() {
-  vec4 given = texture(veil, at);
-  // Premultiplied. Of a mask, what is not tissue is veiled.
-  float share = 0.72 * (1.0 - smoothstep(0.35, 0.65, given.r));
-  color = isMask ? vec4(vec3(0.13) * share, share) : vec4(given.rgb * given.a, given.a);
-}`;
-
 const GROUND = 0x22 / 255;
 const EXACT_SIDE = 4096;
+const COVER = 115; // of 255: how much of a slide the color of a class hides
+const PATIENCE = 2000; // milliseconds
 const WHOLE = 1e-4; // how near a power of two the zoom must be to be one
 
 export const RAW = "rgb-bytes";
 
-/** Whether this browser can draw at all. */
-export function canDraw() {
-  return Boolean(document.createElement("canvas").getContext("webgl2"));
-}
+/** Whether this browser can draw at all. To try would cost as much as to begin. */
+export const canDraw = () => "WebGL2RenderingContext" in window;
 
 /** Make the drawer's class; OpenSeadragon makes the drawer. */
 export function makeDrawer(OpenSeadragon) {
   return class MapDrawer extends OpenSeadragon.DrawerBase {
     constructor(options) {
       super(options);
-      this.look = { mode: "split", divider: 0.5, doubt: false, pen: false };
-      this.veil = null;
+      this.look = { mode: "split", divider: 0.5, doubt: false, pen: false, network: false };
+      this.tissue = null;
       this.version = 0; // of the map: tiles mapped by another are mapped again
       this.frames = 0;
+      this.drawn = 0; // tiles in the last of them
       this.table = null; // "coarse", "exact" or nothing
       this.textures = {};
       this.spacing = 1;
@@ -133,6 +68,7 @@ export function makeDrawer(OpenSeadragon) {
 
     begin() {
       const gl = this.canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
+      if (!gl) throw new Error("This browser does not let pages draw with WebGL 2. Allow it, or use another.");
       this.gl = gl;
       gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
       gl.bufferData(gl.ARRAY_BUFFER, CORNERS, gl.STATIC_DRAW);
@@ -140,11 +76,12 @@ export function makeDrawer(OpenSeadragon) {
       gl.vertexAttribPointer(0, 2, gl.FLOAT, false, 0, 0);
       gl.pixelStorei(gl.UNPACK_ALIGNMENT, 1);
       gl.pixelStorei(gl.UNPACK_COLORSPACE_CONVERSION_WEBGL, gl.NONE);
-      this.programs = { show: link(gl, SHOW), map: link(gl, MAP), veil: link(gl, VEIL) };
+      this.programs = { show: link(gl, PLACE, SHOW), map: link(gl, PLACE, MAP), veil: link(gl, PLACE, VEIL), classes: link(gl, PLACE, CLASSES) };
       this.samplers = { smooth: makeSampler(gl, gl.LINEAR), sharp: makeSampler(gl, gl.NEAREST) };
       this.buffer = gl.createFramebuffer();
       this.nothing = makeTexture3D(gl, gl.RGB8, gl.RGB, 1, new Uint8Array(3));
       this.blank = makeTexture(gl, gl.RGB8, gl.RGB, 1, 1, new Uint8Array(3));
+      this.predictions = new Predictions(gl, () => this.redraw());
       this.canExact = gl.getParameter(gl.MAX_TEXTURE_SIZE) >= EXACT_SIDE;
     }
 
@@ -174,21 +111,28 @@ export function makeDrawer(OpenSeadragon) {
       this.change();
     }
 
-    /** Lay an image over the whole slide: a mask of what to leave clear, or colors; or nothing. */
-    setVeil(image, isMask) {
+    /** Veil all but the tissue that an image of the whole slide shows, or nothing. */
+    setTissue(image) {
       const { gl } = this;
-      if (this.veil) gl.deleteTexture(this.veil.texture);
-      this.veil = null;
+      if (this.tissue) gl.deleteTexture(this.tissue);
+      this.tissue = null;
       if (image) {
-        const texture = gl.createTexture();
-        gl.bindTexture(gl.TEXTURE_2D, texture);
+        this.tissue = gl.createTexture();
+        gl.bindTexture(gl.TEXTURE_2D, this.tissue);
         gl.texImage2D(gl.TEXTURE_2D, 0, gl.RGBA8, gl.RGBA, gl.UNSIGNED_BYTE, image);
-        this.veil = { texture, isMask };
       }
       this.redraw();
     }
 
-    /** Change how it looks: mode, divider, doubt, pen. */
+    /** Take the colors of a network's classes; the first is the background, and not shown. */
+    setClasses(colors) {
+      const { gl } = this;
+      const palette = new Uint8Array(256 * 4);
+      colors.forEach((color, i) => { if (i) palette.set([...color, COVER], 4 * i); });
+      this.textures.palette = makeTexture(gl, gl.RGBA8, gl.RGBA, 256, 1, palette);
+    }
+
+    /** Change how it looks: mode, divider, doubt, pen, network. */
     setLook(look) {
       const before = this.look;
       this.look = { ...before, ...look };
@@ -240,6 +184,7 @@ export function makeDrawer(OpenSeadragon) {
     drawImage(image, size) {
       const { gl } = this;
       const tiles = this.layOut(image);
+      this.drawn = tiles.length;
       const after = this.table !== null;
       const edge = Math.round(size.x * this.look.divider);
       const [from, to] = !after || this.look.mode === "before" ? [size.x, size.x]
@@ -251,7 +196,8 @@ export function makeDrawer(OpenSeadragon) {
       this.drawTiles(tiles, "given", 0, from, size);
       this.drawTiles(tiles, "mapped", from, to, size);
       gl.disable(gl.SCISSOR_TEST);
-      if (this.veil) this.drawVeil(image, size);
+      if (this.look.network) this.drawClasses(tiles, size);
+      if (this.tissue) this.drawVeil(image, size);
       this._raiseTiledImageDrawnEvent(image, tiles.map((each) => each.tile));
     }
 
@@ -329,6 +275,31 @@ export function makeDrawer(OpenSeadragon) {
       }
     }
 
+    /** Lay a network's classes over the finest of the tiles; those that are not there yet are asked for. */
+    drawClasses(tiles, size) {
+      const { gl } = this;
+      const program = this.programs.classes;
+      const finest = Math.max(...tiles.map(({ tile }) => tile.level));
+      const shown = tiles.filter(({ tile }) => tile.level === finest);
+      const textures = this.predictions.find(shown);
+      gl.useProgram(program.program);
+      gl.uniform2f(program.at.screen, size.x, size.y);
+      gl.uniform1i(program.at.tile, 0);
+      gl.uniform1i(program.at.palette, 1);
+      gl.activeTexture(gl.TEXTURE1);
+      gl.bindTexture(gl.TEXTURE_2D, this.textures.palette);
+      gl.activeTexture(gl.TEXTURE0);
+      gl.enable(gl.BLEND);
+      gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
+      shown.forEach(({ place }, i) => {
+        if (!textures[i]) return;
+        gl.bindTexture(gl.TEXTURE_2D, textures[i]);
+        gl.uniform4fv(program.at.place, place);
+        gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
+      });
+      gl.disable(gl.BLEND);
+    }
+
     drawVeil(image, size) {
       const { gl } = this;
       const program = this.programs.veil;
@@ -337,16 +308,21 @@ export function makeDrawer(OpenSeadragon) {
       gl.useProgram(program.program);
       gl.uniform2f(program.at.screen, size.x, size.y);
       gl.uniform4f(program.at.place, at.x, at.y, at.x + x * at.scale, at.y + y * at.scale);
-      gl.uniform1i(program.at.isMask, this.veil.isMask);
-      gl.uniform1i(program.at.veil, 0);
+      gl.uniform1i(program.at.tissue, 0);
       gl.activeTexture(gl.TEXTURE0);
-      gl.bindTexture(gl.TEXTURE_2D, this.veil.texture);
-      gl.bindSampler(0, this.veil.isMask ? this.samplers.smooth : this.samplers.sharp);
+      gl.bindTexture(gl.TEXTURE_2D, this.tissue);
+      gl.bindSampler(0, this.samplers.smooth);
       gl.enable(gl.BLEND);
       gl.blendFunc(gl.ONE, gl.ONE_MINUS_SRC_ALPHA);
       gl.drawArrays(gl.TRIANGLE_STRIP, 0, 4);
       gl.disable(gl.BLEND);
       gl.bindSampler(0, null);
+    }
+
+    /** Wait until something is on the screen, but not for long. */
+    async waitForPixels() {
+      const patience = performance.now() + PATIENCE;
+      while (!this.drawn && performance.now() < patience) await new Promise((done) => requestAnimationFrame(done));
     }
 
     /** Return what is seen now as a PNG. */
@@ -356,50 +332,4 @@ export function makeDrawer(OpenSeadragon) {
       return new Promise((resolve) => this.canvas.toBlob(resolve, "image/png"));
     }
   };
-}
-
-function link(gl, fragment) {
-  const program = gl.createProgram();
-  for (const [kind, text] of [[gl.VERTEX_SHADER, PLACE], [gl.FRAGMENT_SHADER, fragment]]) {
-    const shader = gl.createShader(kind);
-    gl.shaderSource(shader, text);
-    gl.compileShader(shader);
-    gl.attachShader(program, shader);
-  }
-  gl.bindAttribLocation(program, 0, "corner");
-  gl.linkProgram(program);
-  if (!gl.getProgramParameter(program, gl.LINK_STATUS)) throw new Error(gl.getProgramInfoLog(program));
-  const at = {};
-  for (let i = 0; i < gl.getProgramParameter(program, gl.ACTIVE_UNIFORMS); i += 1) {
-    const { name } = gl.getActiveUniform(program, i);
-    at[name] = gl.getUniformLocation(program, name);
-  }
-  return { program, at };
-}
-
-function makeSampler(gl, filter) {
-  const sampler = gl.createSampler();
-  setFilter((name, value) => gl.samplerParameteri(sampler, name, value), gl, filter);
-  return sampler;
-}
-
-function makeTexture(gl, inner, outer, width, height, data) {
-  const texture = gl.createTexture();
-  gl.bindTexture(gl.TEXTURE_2D, texture);
-  gl.texImage2D(gl.TEXTURE_2D, 0, inner, width, height, 0, outer, gl.UNSIGNED_BYTE, data);
-  setFilter((name, value) => gl.texParameteri(gl.TEXTURE_2D, name, value), gl, gl.NEAREST);
-  return texture;
-}
-
-function makeTexture3D(gl, inner, outer, side, data) {
-  const texture = gl.createTexture();
-  gl.bindTexture(gl.TEXTURE_3D, texture);
-  gl.texImage3D(gl.TEXTURE_3D, 0, inner, side, side, side, 0, outer, gl.UNSIGNED_BYTE, data);
-  setFilter((name, value) => gl.texParameteri(gl.TEXTURE_3D, name, value), gl, gl.LINEAR);
-  return texture;
-}
-
-function setFilter(set, gl, filter) {
-  for (const name of [gl.TEXTURE_MIN_FILTER, gl.TEXTURE_MAG_FILTER]) set(name, filter);
-  for (const name of [gl.TEXTURE_WRAP_S, gl.TEXTURE_WRAP_T, gl.TEXTURE_WRAP_R]) set(name, gl.CLAMP_TO_EDGE);
 }

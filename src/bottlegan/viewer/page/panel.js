@@ -48,6 +48,17 @@ export function showFacts(slide) {
   $("facts").replaceChildren(...Object.entries(facts).flatMap(([name, text]) => [make("dt", name), make("dd", text)]));
 }
 
+export function showClasses({ classes, colors }) {
+  $("network-row").hidden = false;
+  $("classes").replaceChildren(...classes.slice(1).map((name, i) => {
+    const row = make("span");
+    const square = make("i");
+    square.style.background = `rgb(${colors[i + 1].join(" ")})`;
+    row.append(square, make("span", name));
+    return row;
+  }));
+}
+
 export function showPixel(pixel, full) {
   const rows = [["At", make("span", `${pixel.x}, ${pixel.y}`)], ["Before", chip(pixel.before)]];
   if (pixel.after) {

@@ -4,7 +4,7 @@ import { getBytes, getImage, getJson } from "./api.js";
 import { canDraw, makeDrawer } from "./drawer.js";
 import { makeDivider, makeMinimap, showScale } from "./hud.js";
 import { listenToKeys } from "./keys.js";
-import { showFacts, showFinding, showPixel, showTargets, toast } from "./panel.js";
+import { showClasses, showFacts, showFinding, showPixel, showTargets, toast } from "./panel.js";
 import { makeSource } from "./source.js";
 import { suggestName, wireWriting } from "./write.js";
 
@@ -20,11 +20,14 @@ const state = {
   forced: false,
   doubt: false,
   pen: false,
-  veil: "",
+  tissue: false,
+  network: false,
   finding: null,
 };
 const asked = new URLSearchParams(location.hash.slice(1));
+const sessionAsked = getJson("api/session"); // comes while the browser gets ready to draw
 let session;
+let slide; // how the one on show is laid out
 let viewer;
 let drawer;
 let wanted = 0; // counts what was asked for, so that an answer that comes late is passed over
@@ -34,7 +37,7 @@ async function start() {
     showFinding({ verdict: "refused", reason: "This browser has no WebGL 2, which draws the slides. Use another." });
     return;
   }
-  session = await getJson("api/session");
+  session = await sessionAsked;
   readAddress();
   fillSlides();
   viewer = OpenSeadragon({
@@ -62,10 +65,15 @@ async function start() {
   viewer.addHandler("canvas-click", (event) => { if (event.quick) pick(event.position); });
   viewer.addHandler("animation-finish", writeAddress);
   viewer.addHandler("open", () => { goToAsked(); watchTiles(); });
-  viewer.addHandler("update-viewport", () => showScale(viewer, session.slides[state.slide]));
+  viewer.addHandler("update-viewport", () => { if (slide) showScale(viewer, slide); });
   makeMinimap(viewer);
   makeDivider(state, () => { drawer.setLook({ divider: state.divider }); writeAddress(); });
   wirePanel();
+  if (session.network) {
+    drawer.setClasses(session.network.colors);
+    showClasses(session.network);
+    viewer.addHandler("update-viewport", () => { $("network-note").textContent = state.network ? drawer.predictions.problem : ""; });
+  }
   wireWriting(state);
   listenToKeys(actions);
   openSlide(state.slide);
@@ -110,34 +118,53 @@ function writeAddress() {
 
 function fillSlides() {
   const { slides } = session;
-  $("slides").replaceChildren(...slides.map((each, i) => new Option(each.name, i)));
+  $("slides").replaceChildren(...slides.map((name, i) => new Option(name, i)));
+  $("gallery").hidden = slides.length < 2;
   $("slides").hidden = slides.length < 2;
   $("name").classList.toggle("unseen", slides.length > 1); // the list says it
 }
 
-async function openSlide(number) {
+/** Show another slide; say so if it cannot be read. */
+function openSlide(number) {
+  return loadSlide(number).catch((error) => {
+    if (state.slide !== number) return;
+    showFinding({ verdict: "refused", reason: error.message });
+    toast(error.message);
+  });
+}
+
+async function loadSlide(number) {
   state.slide = number;
   state.finding = null;
   state.forced = false;
-  const slide = session.slides[number];
+  slide = null;
+  const name = session.slides[number];
   $("slides").value = number;
-  $("name").textContent = slide.name;
-  document.title = `${slide.name} · BottleGAN`;
-  showFacts(slide);
+  $("name").textContent = name;
+  document.title = `${name} · BottleGAN`;
   showFinding(null);
   drawer.setTable(null);
   drawer.setDoubts(null, session.spacing);
-  drawer.setVeil(null);
-  viewer.open(makeSource(slide, number));
-  $("small").src = `api/slides/${number}/thumbnail`;
+  drawer.setTissue(null);
+  drawer.predictions.clear(`api/slides/${number}/prediction`);
+  viewer.close();
+  drawer.drawn = 0;
   if (state.to === `slide:${number}`) state.to = "reference"; // it is in its own stain already
   showTargets(session, state, (to) => { change({ to }); loadMap(); });
   applyLook();
+  const layout = await getJson(`api/slides/${number}`);
+  if (state.slide !== number) return;
+  slide = layout;
+  showFacts(slide);
+  viewer.open(makeSource(slide, number));
+  await drawer.waitForPixels(); // first things first: to fit a style takes a processor for itself
+  if (state.slide !== number) return;
+  $("small").src = `api/slides/${number}/thumbnail`;
   const finding = await getJson(`api/slides/${number}/finding`);
   if (state.slide !== number) return;
   state.finding = finding;
   showFinding(finding);
-  await Promise.all([loadMap(), loadDoubts(), loadVeil()]);
+  await Promise.all([loadMap(), loadDoubts(), loadTissue()]);
 }
 
 /** Ask for the map to the chosen stain: the coarse table at once, and the exact one if that is wanted. */
@@ -181,10 +208,10 @@ async function loadDoubts() {
   if (slide === state.slide) drawer.setDoubts(doubts, session.spacing);
 }
 
-async function loadVeil() {
-  const { slide, veil } = state;
-  const image = veil === "tissue" ? await getImage(`api/slides/${slide}/tissue`) : null;
-  if (slide === state.slide && veil === state.veil) drawer.setVeil(image, true);
+async function loadTissue() {
+  const { slide: number, tissue } = state;
+  const image = tissue ? await getImage(`api/slides/${number}/tissue`) : null;
+  if (number === state.slide && tissue === state.tissue) drawer.setTissue(image);
 }
 
 function sayExactness(kind) {
@@ -197,7 +224,7 @@ function sayExactness(kind) {
 }
 
 function applyLook() {
-  drawer.setLook({ mode: state.mode, divider: state.divider, doubt: state.doubt, pen: state.pen });
+  drawer.setLook({ mode: state.mode, divider: state.divider, doubt: state.doubt, pen: state.pen, network: state.network });
   const target = session.targets.find((each) => each.key === state.to);
   $("divider").hidden = state.mode !== "split";
   $("left").hidden = state.mode === "after";
@@ -206,10 +233,9 @@ function applyLook() {
   suggestName(session.slides[state.slide], target);
   $("doubt-legend").hidden = !state.doubt;
   for (const radio of document.getElementsByName("mode")) radio.checked = radio.value === state.mode;
-  for (const name of ["exact", "doubt", "pen"]) $(name).checked = state[name];
+  for (const name of ["exact", "doubt", "pen", "tissue", "network"]) $(name).checked = state[name];
   $("force").checked = state.forced;
-  $("tissue").checked = state.veil === "tissue";
-  $("network").checked = state.veil === "network";
+  $("classes").hidden = !state.network;
   writeAddress();
 }
 
@@ -230,7 +256,7 @@ function watchTiles() {
 
 async function pick(position) {
   const at = drawer.findImage(viewer.world.getItemAt(0)); // where it is drawn, which may be rounded
-  const { width, height } = session.slides[state.slide];
+  const { width, height } = slide;
   const x = Math.floor((position.x * devicePixelRatio - at.x) / at.scale);
   const y = Math.floor((position.y * devicePixelRatio - at.y) / at.scale);
   if (x < 0 || y < 0 || x >= width || y >= height) return;
@@ -267,7 +293,8 @@ const actions = {
   force: () => { change({ forced: !state.forced }); loadMap(); },
   doubt: () => { change({ doubt: !state.doubt }); loadDoubts(); },
   pen: () => { change({ pen: !state.pen }); loadDoubts(); },
-  veil: (veil) => { change({ veil: state.veil === veil ? "" : veil }); loadVeil(); },
+  tissue: () => { change({ tissue: !state.tissue }); loadTissue(); },
+  network: () => { if (session.network) change({ network: !state.network }); },
   pick: () => pick(viewer.viewport.pixelFromPoint(viewer.viewport.getCenter())),
   link: async () => {
     writeAddress();
@@ -279,7 +306,7 @@ const actions = {
   save: async () => {
     const link = document.createElement("a");
     link.href = URL.createObjectURL(await drawer.toPng());
-    link.download = `${session.slides[state.slide].name.replace(/\.[^.]+$/, "")}-view.png`;
+    link.download = `${session.slides[state.slide].replace(/\.[^.]+$/, "")}-view.png`;
     link.click();
     setTimeout(() => URL.revokeObjectURL(link.href), 1000);
   },
@@ -293,8 +320,7 @@ const actions = {
 
 function wirePanel() {
   for (const radio of document.getElementsByName("mode")) radio.addEventListener("change", () => actions.mode(radio.value));
-  for (const name of ["exact", "force", "doubt", "pen"]) $(name).addEventListener("change", actions[name]);
-  for (const name of ["tissue", "network"]) $(name).addEventListener("change", () => actions.veil(name));
+  for (const name of ["exact", "force", "doubt", "pen", "tissue", "network"]) $(name).addEventListener("change", actions[name]);
   for (const name of ["link", "save", "help"]) $(name).addEventListener("click", actions[name]);
   $("toggle").addEventListener("click", actions.panel);
   $("slides").addEventListener("change", () => openSlide(Number($("slides").value)));

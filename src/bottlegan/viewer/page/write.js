@@ -6,8 +6,8 @@ const $ = (id) => document.getElementById(id);
 const PAUSE = 300;
 
 /** Suggest a name that says what the slide was brought to. */
-export function suggestName(slide, target) {
-  const stem = slide.name.replace(/\.[^.]+$/, "");
+export function suggestName(name, target) {
+  const stem = name.replace(/\.[^.]+$/, "");
   const said = target.key === "reference" ? "normalized" : target.label.toLowerCase().replace(/[^a-z0-9]+/g, "-");
   $("target-name").value = `${stem}-${said.replace(/^-|-$/g, "")}.tiff`;
 }

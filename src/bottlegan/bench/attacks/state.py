@@ -1,0 +1,102 @@
+"""What happens to a server that is killed anywhere, or whose disk flips a bit."""
+
+import multiprocessing
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from bottlegan.bench.attacks.row import Row
+from bottlegan.bench.attacks.world import draw_small_world
+from bottlegan.core.errors import BottleGANError
+from bottlegan.core.progress import Progress
+from bottlegan.federated.protocol.exchange import Absence, Answer, LocalExchange, Reply, Request
+from bottlegan.federated.server.config import FederationConfig, RoundsConfig
+from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.folder import CHECKPOINT, NETWORK, STYLES, UPLOADS
+
+ROUNDS = 4
+"""Of the federation that is killed and damaged; it stops half way."""
+
+
+def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row]:
+    """Return how many kills, at random moments of a run in its own process, change what comes of it."""
+    whole = federate(folder / "whole")
+    random, worse = np.random.default_rng(0), 0
+    context = multiprocessing.get_context("spawn")
+    for number in progress.track(range(count), "kills", count):
+        run = folder / f"killed-{number}"
+        process = context.Process(target=federate, args=(run,))
+        process.start()
+        # Most of a second or two goes by before the run begins, and the run itself takes less.
+        process.join(random.uniform(1.0, 4.0))
+        process.kill()
+        process.join()
+        worse += federate(run) != whole
+    result = f"{count - worse} of {count} resume to the same network"
+    return [Row("kills", "kill -9 at random moments", worse == 0, result)]
+
+
+def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
+    """Return how many flipped bits in each kind of state file go unnoticed, and how many change what comes of a run."""
+    whole = federate(folder / "whole")
+    half = folder / "half"
+    federate(half, stop_after=ROUNDS // 2)
+    kinds = {"checkpoint": f"{Path(CHECKPOINT).stem}*", "styles": STYLES, "uploads": f"{UPLOADS}/*.safetensors"}
+    random, rows = np.random.default_rng(0), []
+    for kind, pattern in kinds.items():
+        unnoticed = changed = 0
+        for number in progress.track(range(count), f"bit flips: {kind}", count):
+            run = folder / f"{kind}-{number}"
+            shutil.rmtree(run, ignore_errors=True)
+            shutil.copytree(half, run)
+            flip_bit(sorted(run.glob(pattern))[0], random)
+            with suppress(BottleGANError):  # noticed, in one line
+                changed += federate(run) != whole
+                unnoticed += 1
+            shutil.rmtree(run)
+        result = f"{unnoticed} of {count} go unnoticed, {changed} of them change the network"
+        rows.append(Row("bit flips", kind, unnoticed == 0, result))
+    return rows
+
+
+def flip_bit(path: Path, random: np.random.Generator) -> None:
+    """Change one bit of a file."""
+    content = bytearray(path.read_bytes())
+    content[random.integers(len(content))] ^= 1 << int(random.integers(8))
+    path.write_bytes(bytes(content))
+
+
+def federate(folder: Path, stop_after: int | None = None) -> bytes:
+    """Run a small federation in `folder`, or what is left of it, and return its network; or stop after some rounds."""
+    world = draw_small_world(ROUNDS)
+    phase2 = replace(world.phase2, mode="normalize")
+    config = FederationConfig(phase2=phase2, rounds=RoundsConfig(evaluate_every=ROUNDS))
+    clients = {lab.name: lab.open(folder / "labs" / lab.name).answer for lab in world.labs}
+    exchange = _Stopping(clients, stop_after)
+    try:
+        run_federation(exchange, config, folder)
+    except _StopError:
+        return b""
+    return (folder / NETWORK).read_bytes()
+
+
+class _StopError(Exception):
+    """The machine goes down."""
+
+
+class _Stopping(LocalExchange):
+    """Goes down when the round after the last is asked for."""
+
+    def __init__(self, answers: Mapping[str, Answer], after: int | None) -> None:
+        super().__init__(answers)
+        self.after = after
+
+    def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
+        for request in requests.values():
+            if self.after is not None and request.kind == "train" and int(request.settings["round"]) > self.after:
+                raise _StopError
+        return super().ask(requests, deadline)

@@ -1,0 +1,136 @@
+"""What hides a lab in a round, as both sides know it: its update cut to a length, noise, sums instead of updates.
+
+An update is what a lab has changed of the weights, as one row of numbers. A private update is that row, cut to a length
+that bounds what one lab can matter, with the lab's noise, on a grid of whole numbers modulo 2^32. There, sums are exact
+in any order, masks cancel exactly, and no digit beyond the grid tells anything of what was rounded.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from bottlegan.core.config import document
+from bottlegan.core.errors import ConfigError
+
+PRIVACY, LABS, UPDATE = "privacy", "labs", "update"
+"""Settings of a request: a `PrivacyConfig`, how many labs are added up; and a private update, the tensor of a reply."""
+LEAST_LABS = 3
+"""Of two labs, each can subtract itself from the sum."""
+NOISE_RANGE = 6.0
+"""Standard deviations of noise that the grid has room for; what is beyond is cut off."""
+
+Whole = NDArray[np.uint32]
+Floats = NDArray[np.float64]
+
+
+@document
+class PrivacyConfig:
+    """How single labs are hidden in a round. All labs count the same then, and do not tell their loss."""
+
+    secure: bool = False
+    """Secure aggregation: the server learns the sum of the updates, and no update of a single lab."""
+    clip: float = 5.0
+    """Length that updates are cut to, by the labs, with `secure` or `noise`."""
+    noise: float = 0.0
+    """Standard deviation of the noise in a round's sum of updates, as a multiple of `clip`; 0 for none."""
+    noise_at: Literal["labs", "server"] = "labs"
+    """Who adds it. Labs trust nobody else: with `secure` each adds its part of it, without it each adds all of it."""
+    delta: float = 1e-5
+    """What epsilon is told for."""
+
+    def __post_init__(self) -> None:
+        """Check the numbers."""
+        if not (self.clip > 0 and self.noise >= 0 and 0 < self.delta < 1):
+            raise ConfigError("privacy: clip must be above 0, noise at least 0, delta between 0 and 1")
+
+    @property
+    def active(self) -> bool:
+        """Whether labs send private updates."""
+        return self.secure or self.noise > 0
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Where the private updates of so many labs are added up, without ever running over."""
+
+    privacy: PrivacyConfig
+    labs: int
+    numbers: int
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise that each lab adds."""
+        if self.privacy.noise_at == "server":
+            return 0.0
+        # Even if only so many labs as are needed reply, their noise adds up to all of it.
+        part = math.sqrt(count_needed(self.labs)) if self.privacy.secure else 1.0
+        return self.privacy.noise * self.privacy.clip / part
+
+    @property
+    def most(self) -> int:
+        """The largest whole number that a lab sends."""
+        return (2**31 - 1) // self.labs
+
+    @property
+    def step(self) -> float:
+        """What one whole number stands for."""
+        return (self.privacy.clip + NOISE_RANGE * self.deviation) / self.most
+
+    def cut(self, update: Floats) -> Floats:
+        """Return an update no longer than `clip`, even after it is rounded to the grid."""
+        longest = max(0.0, self.privacy.clip - math.sqrt(self.numbers) * self.step / 2)
+        length = float(np.linalg.norm(update))
+        return update * (longest / length) if length > longest else update
+
+    def to_whole(self, values: Floats) -> Whole:
+        """Return numbers on the grid, modulo 2^32."""
+        rounded = np.rint(np.clip(values / self.step, -self.most, self.most)).astype(np.int64)
+        return (rounded % 2**32).astype(np.uint32)
+
+    def from_whole(self, total: Whole) -> Floats:
+        """Return what a sum on the grid stands for."""
+        return total.view(np.int32).astype(np.float64) * self.step
+
+    def is_possible(self, total: Floats, count: int) -> bool:
+        """Return whether so many updates, none of them too long, can have this sum; noise is given ample room."""
+        room = 2 * self.deviation * math.sqrt(count * self.numbers)
+        return bool(np.linalg.norm(total) <= count * self.privacy.clip + room)
+
+
+def count_needed(labs: int) -> int:
+    """Return how many of so many labs must reply: two thirds, so that no two groups without a common lab are enough."""
+    return max(2, math.ceil(2 * labs / 3))
+
+
+def to_row(weights: Mapping[str, Tensor], start: Mapping[str, Tensor], own: Collection[str] = ()) -> Floats:
+    """Return what was changed as one row, in the order of the names; layers that a lab keeps to itself are not told."""
+    parts = [
+        torch.zeros(start[name].numel(), dtype=torch.float64)
+        if name in own
+        else (weights[name].double() - start[name].double()).flatten()
+        for name in sorted(start)
+    ]
+    return torch.cat(parts).numpy()
+
+
+def add_row(start: Mapping[str, Tensor], row: Floats) -> dict[str, Tensor]:
+    """Return weights that a row of changes makes of others."""
+    pieces = torch.from_numpy(row).split([start[name].numel() for name in sorted(start)])
+    changes = dict(zip(sorted(start), pieces, strict=True))
+    return {name: (t.double() + changes[name].reshape(t.shape)).to(t.dtype) for name, t in start.items()}
+
+
+def to_tensor(row: Whole) -> Tensor:
+    """Return whole numbers as a reply holds them."""
+    return torch.from_numpy(row.view(np.int32).copy())
+
+
+def from_tensor(tensor: Tensor) -> Whole:
+    """Return the whole numbers of a reply."""
+    return tensor.numpy().view(np.uint32)

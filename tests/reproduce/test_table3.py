@@ -1,0 +1,124 @@
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from bottlegan.core.errors import InputError
+from bottlegan.data.labels import Labeled
+from bottlegan.federated.client.staining import Styles, stain_with
+from bottlegan.imaging.files import write_image
+from bottlegan.imaging.tensors import to_batch
+from bottlegan.reproduce.hospitals import FOLDS, MOST_IMAGES, Hospital, deal, draw_hospitals, read_hospitals
+from bottlegan.reproduce.table3 import METHODS, SCALES, Experiment, make_run, onboard_visitors
+from bottlegan.reproduce.table3_files import Run, Scores, to_csv, to_markdown
+
+NAMES = {method.key: method.name for method in METHODS}
+
+
+def hospital(name: str, count: int) -> Hospital:
+    return Hospital(
+        name, [Labeled(np.full((2, 2, 3), row, np.uint8), np.zeros((2, 2), np.uint8)) for row in range(count)]
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 12), min_size=2 * FOLDS, max_size=14), st.integers(0, 99))
+def test_every_lab_is_left_out_once_and_nothing_is_trained_and_tested_on(sizes: list[int], seed: int) -> None:
+    labs = [hospital(f"lab-{row}", size) for row, size in enumerate(sizes)]
+    left_out: list[str] = []
+    for fold in range(FOLDS):
+        dealt = deal(labs, seed, fold)
+        left_out += [lab.name for lab in dealt.visitors]
+        assert not {lab.name for lab in dealt.visitors} & {lab.name for lab in dealt.members}
+        assert len(dealt.members) + len(dealt.visitors) == len(labs)
+        assert sum(bool(lab.labeled) for lab in dealt.members) <= len(dealt.members) // 2
+        for lab in dealt.members:
+            trained = {int(image[0, 0, 0]) for image in lab.train} | {int(e.image[0, 0, 0]) for e in lab.labeled}
+            tested = {int(each.image[0, 0, 0]) for each in lab.test}
+            assert not trained & tested
+            assert len(trained) + len(tested) == sizes[int(lab.name.split("-")[1])]
+            assert trained
+    assert sorted(left_out) == sorted(lab.name for lab in labs)
+
+
+def test_only_labs_with_masks_count_and_none_drowns_the_others(tmp_path: Path) -> None:
+    rows = ["image,mask,lab,what"]
+    for lab in range(2 * FOLDS + 1):
+        for index in range(MOST_IMAGES + 3 if lab == 0 else 1):
+            image = tmp_path / f"{lab}-{index}.png"
+            write_image(image, np.full((4, 4, 3), 200, np.uint8))
+            write_image(tmp_path / f"m{lab}-{index}.png", np.full((4, 4, 3), 255, np.uint8))
+            rows.append(f"{image.name},{'' if lab == 1 else f'm{lab}-{index}.png'},lab-{lab},nuclei")
+    (tmp_path / "index.csv").write_text("\n".join(rows) + "\n")
+    found = read_hospitals(tmp_path)
+    assert [each.name for each in found] == [f"lab-{lab}" for lab in range(2 * FOLDS + 1) if lab != 1]
+    assert len(found[0].images) == MOST_IMAGES
+    assert (found[0].images[0].truth == 1).all()
+    (tmp_path / "index.csv").write_text("\n".join(rows[:-1]) + "\n")
+    with pytest.raises(InputError, match=r"holds 5 labs with masks of nuclei; table3 needs 6"):
+        read_hospitals(tmp_path)
+
+
+def test_a_lab_that_took_no_part_is_normalized_by_what_it_finds_itself() -> None:
+    dealt = deal(draw_hospitals(), 0, 0)
+    styles = Styles(onboard_visitors(dealt.visitors))
+    config = replace(SCALES["smoke"], mode="normalize")
+    shown = [stain_with(config, styles, lab.name).present(lab.test[0].image) for lab in dealt.visitors]
+    means = [to_batch(each).mean((0, 2, 3)) for each in shown]
+    before = [to_batch(lab.test[0].image).mean((0, 2, 3)) for lab in dealt.visitors]
+    assert (means[0] - means[1]).abs().mean() < (before[0] - before[1]).abs().mean()
+
+
+@pytest.mark.parametrize("key", ["bottlegan-normalize", "local", "reinhard"])
+def test_a_run_scores_labs_that_took_part_and_labs_that_did_not(key: str, tmp_path: Path) -> None:
+    if key == "reinhard":
+        pytest.importorskip("torchstain")
+    experiment = Experiment("smoke", tmp_path)
+    experiment.runs.mkdir()
+    run = make_run((key, 0, 0), experiment)
+    assert len(run.visitors) == 2
+    assert len(run.labeled) == 2
+    assert set(run.visitors) <= run.labs.keys()
+    assert len(run.labs) == (4 if key == "local" else 6), "labs that train alone are scored alone"
+    assert not experiment.path(key, 0, 0).with_suffix("").exists(), "a finished run needs no checkpoint"
+    page = experiment.write().read_text()
+    assert f"| {NAMES[key]} | 1 | {run.left_out.iou:.3f} |" in page
+
+
+def test_what_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no row oracle"):
+        Experiment("smoke", tmp_path, rows=("oracle",))
+    with pytest.raises(InputError, match="as --data"):
+        Experiment("cpu", tmp_path)
+    with pytest.raises(InputError, match="no scale paper"):
+        Experiment("paper", tmp_path, tmp_path)
+
+
+def made(key: str, fold: int, iou: float) -> Run:
+    scores = Scores(iou=iou, dice=iou, ece=0.1, nll=0.5)
+    return Run(
+        key=key,
+        seed=0,
+        fold=fold,
+        held_out=scores,
+        left_out=scores,
+        labs={"a": scores, "b": scores},
+        labeled=("a",),
+        visitors=("b",),
+        seconds=1.0,
+        commit="0",
+    )
+
+
+def test_differences_are_of_the_same_folds() -> None:
+    runs = [made("fedavgm", fold, 0.3 + 0.1 * fold) for fold in range(3)]
+    runs += [made("hed", fold, 0.35 + 0.1 * fold + 0.01 * fold) for fold in range(3)]
+    runs += [made("restain", 0, 0.2)]
+    page = to_markdown(runs, {**NAMES, "restain": "R"}, "cpu")
+    # .05, .06, .07: t(.975, 2) = 4.303 times .01 / sqrt(3)
+    assert "| +0.060 ± 0.025 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in page
+    assert "| R | 1 | 0.200 | 0.200 | 0.100 | 0.500 | -0.100 | +0.000 | +0.000 | 1 |" in page
+    assert to_csv(runs).count("\n") == 1 + 2 * len(runs)
