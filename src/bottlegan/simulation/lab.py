@@ -37,7 +37,7 @@ DRAWN = 240
 """Side of a drawn patch, in pixels."""
 SHOWN = 192
 """Side of the part of it that a lab shows."""
-PHYSICAL, ARTIFICIAL = 0.59, 0.29
+PHYSICAL, ARTIFICIAL = 0.62, 0.31
 """Shares of the labs; the others are not H&E."""
 TISSUES = 64
 """Patches that a batch of labs draws from."""
@@ -180,37 +180,27 @@ def stain_brown(rng: Generator, amounts: Floats) -> Floats:
 
 
 def draw_photographs(rng: Generator) -> list[Pixels]:
-    """Return random colors, as smooth as everyday photographs, or mere noise."""
+    """Return smooth random colors, as of everyday photographs."""
     images = []
-    share = rng.dirichlet((1, 1, 1)) ** 0.5
     for _ in range(PATCHES):
-        layers = [[noise(rng, SHOWN, scale) for scale in (60, 12, 3)] for _ in range(3)]
-        mixed = np.stack([np.tensordot(share, channel, axes=1) for channel in layers], axis=-1)
-        mixed += (rng.random() < 0.2) * rng.standard_normal((SHOWN, SHOWN, 3))
+        layers = [noise(rng, SHOWN, scale) for scale in (60, 60, 60, 12, 12, 12, 3, 3, 3)]
+        mixed = np.stack([layers[c] + 0.6 * layers[3 + c] + 0.2 * layers[6 + c] for c in range(3)], axis=-1)
         images.append(np.clip(rng.uniform(60, 200) + rng.uniform(25, 60) * mixed, 0, 255).astype(np.uint8))
     return images
 
 
 def draw_pen(rng: Generator) -> list[Pixels]:
-    """Return strokes of one or two inks, or the edge of a cover slip, on glass of one or two tones."""
-    white = rng.uniform(215, 255)
-    inks = [draw_ink(rng) for _ in range(rng.integers(1, 3))]
+    """Return strokes of even ink, or the edge of a cover slip, on glass of one or two tones."""
+    white, ink = rng.uniform(215, 255), rng.uniform(0, 150, 3)
+    ink[rng.integers(3)] *= 0.3
+    if rng.random() < 0.4:
+        ink[:] = rng.uniform(0, 150)
     width = rng.choice([0.04, 0.35])
     images = []
     for _ in range(PATCHES):
         field = noise(rng, SHOWN, rng.uniform(15, 80))
-        image = white - rng.choice([0, rng.uniform(0, 25)]) * (field > 0)[..., None] * np.ones(3)
-        for ink in inks:
-            stroke = np.clip(3 / width * (width - np.abs(field)), 0, 1)[..., None]
-            image = image * (1 + stroke * (ink / 255 - 1))  # where strokes cross, both inks take light
-            field = noise(rng, SHOWN, rng.uniform(15, 80))
-        image = image + rng.uniform(0, 3) * rng.standard_normal((SHOWN, SHOWN, 3))
+        stroke = np.clip(3 / width * (width - np.abs(field)), 0, 1)[..., None]
+        glass = white - rng.choice([0, rng.uniform(0, 25)]) * (field > 0)[..., None]
+        image = glass + stroke * (ink - glass) + rng.uniform(0, 3) * rng.standard_normal((SHOWN, SHOWN, 3))
         images.append(np.clip(image, 0, 255).astype(np.uint8))
     return images
-
-
-def draw_ink(rng: Generator) -> NDArray[np.float64]:
-    """Return the color of an ink, (3,) levels: one that lacks a channel above all, or gray."""
-    ink = rng.uniform(0, 150, 3)
-    ink[rng.integers(3)] *= 0.3
-    return np.full(3, rng.uniform(0, 150)) if rng.random() < 0.4 else ink
