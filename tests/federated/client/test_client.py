@@ -73,7 +73,7 @@ def test_joining_counts_the_images(labs: dict[str, Path]) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"protocol": 1}, "it speaks protocol 2, the server 1; install the server's version"),
+        ({"protocol": 1}, "it speaks protocol 3, the server 1; install the server's version"),
         ({"package": "9.9"}, r"it runs bottlegan .*, the server 9.9; .*pip install 'bottlegan\[federated\]==9.9'"),
         ({"prior": "ab" * 32}, "its prior is .*, the server's abababababab; install"),
         ({"network": "cd" * 32}, "the network it builds is .*, the server's cdcdcdcdcdcd; install the same versions"),

@@ -79,7 +79,8 @@ def run_round(
     clipped = clip_updates(trained, state.weights, config.rounds.length_bound)
     counts = {name: 1 if config.strategy.uniform else examples[name] for name in counted}
     shares = limit_shares(counts, config.rounds.weight_bound)
-    state.weights = state.aggregator.aggregate(number, state.weights, {name: clipped[name] for name in counted}, shares)
+    usable = {name: dict(clipped[name]) for name in counted}
+    state.weights = state.aggregator.aggregate(number, state.weights, usable, shares)
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
     if number % config.rounds.evaluate_every == 0 or number == config.phase2.rounds:
