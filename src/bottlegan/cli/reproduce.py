@@ -12,13 +12,13 @@ Result = Literal["table1", "table2", "figure2", "figure3"]
 
 
 def reproduce(
-    result: Annotated[Result, typer.Argument(help="What to make.", show_default=False)],
+    result: Annotated[Result, typer.Argument(help="Which table or figure of the paper to make.", show_default=False)],
     out: Annotated[
         Path, typer.Option(help="Folder for the results; an unfinished run there is resumed.", show_default=False)
     ],
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of PESO patches; else $BOTTLEGAN_PESO. Not used by smoke."),
+        typer.Option(help="Folder of PESO patches. Not needed for smoke.", show_default="$BOTTLEGAN_PESO"),
     ] = None,
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
@@ -26,7 +26,8 @@ def reproduce(
     ] = "cpu",
     seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 and figure3 have two.")] = 0,
     jobs: Annotated[
-        int | None, typer.Option(help="Runs of table1 and figure3 side by side.", show_default="one a core", min=1)
+        int | None,
+        typer.Option(help="Number of runs of table1 and figure3 at the same time.", show_default="one a core", min=1),
     ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.
