@@ -183,7 +183,7 @@ def test_without_the_extra_it_says_what_to_install(
         (["--onnx", "OUT/a.groovy"], "OUT/a.groovy: its name must end in .onnx; name it so"),
         (["--qupath", "OUT/a.groovy", "--model", "ROOT/two.safetensors"], "knows 2 styles; choose one with --style"),
         (["--qupath", "OUT/a.groovy", "--model", "ROOT/none.safetensors"], "knows no style; add one with bottlegan"),
-        (["--qupath", "OUT/a.groovy", "--model", "ROOT/no.safetensors"], "there is no such model file"),
+        (["--qupath", "OUT/a.groovy", "--model", "ROOT/no.safetensors"], "there is no such file"),
         (["--qupath", "OUT/a.groovy", "--style", "b"], "there is no style called b; known are: a"),
         (["--qupath", "OUT/a.groovy", "--model", "ROOT/paper.safetensors"], "no map of colors"),
         (["--qupath", "OUT/a.groovy", "--direction", "both"], "'both' is not one of"),
