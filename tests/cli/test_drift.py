@@ -66,10 +66,10 @@ def test_one_batch_has_no_limit_and_gives_the_same_files_each_time(
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"FOLDER": "nowhere"}, "nowhere: there is no such folder"),
+        ({"FOLDER": "nowhere"}, "nowhere: there is no such file or folder"),
         ({"FOLDER": "batches/2026-01"}, "holds no sub-folder; give each batch one"),
         ({"FOLDER": "."}, "holds no image"),
-        ({"--model": "gone.safetensors"}, "gone.safetensors: there is no such model file"),
+        ({"--model": "gone.safetensors"}, "gone.safetensors: there is no such file"),
         ({"--style": ""}, "a style cannot be called"),
         ({"--baseline": "0"}, "--baseline"),
     ],

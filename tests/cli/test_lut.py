@@ -136,7 +136,7 @@ def test_a_map_that_fails_a_check_is_marked(
             "knows no style; add one with bottlegan onboard",
         ),
         (["--style", "c", "--out", "O"], "knows no style"),
-        (["--model", "gone.safetensors", "--out", "O"], "gone.safetensors: there is no such model file"),
+        (["--model", "gone.safetensors", "--out", "O"], "gone.safetensors: there is no such file"),
         (["--model", "paper.safetensors", "--out", "O"], "no map of colors"),
         (["--model", "one.safetensors"], "--out FILE.cube"),
         (["--model", "one.safetensors", "--out", "O", "--size", "16"], "17, 33 or 65, got 16"),

@@ -96,7 +96,7 @@ def test_an_unknown_style_lists_the_known_ones(
     ("change", "message"),
     [
         ({"--out": "model.pt"}, "must end in .safetensors"),
-        ({"--reference": "nowhere"}, "nowhere: there is no such folder"),
+        ({"--reference": "nowhere"}, "nowhere: there is no such file or folder"),
         ({"LABS": "reference"}, "holds no sub-folder"),
     ],
 )

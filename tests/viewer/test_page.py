@@ -36,8 +36,8 @@ def serve(paths: list[Path], **settings: Any) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def url(slides: list[Path], model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Two slides, with a model that knows two labs."""
-    with serve(slides, model=model, folder=tmp_path_factory.mktemp("written")) as url:
+    """Two slides, with a model that knows two labs, and images to go to."""
+    with serve(slides, model=model, like=slides[1], folder=tmp_path_factory.mktemp("written")) as url:
         yield url
 
 
@@ -68,13 +68,10 @@ def test_before_is_the_slide_and_after_is_the_kernels(url: str, slides: list[Pat
 
 @pytest.mark.parametrize("target", ["style:lab-1", "slide:1", "like"])
 def test_slides_are_brought_to_labs_to_each_other_and_to_other_images(
-    slides: list[Path], model: Path, show: Show, target: str
+    url: str, slides: list[Path], model: Path, show: Show, target: str
 ) -> None:
     choice = MapChoice(model, to="lab-1") if target == "style:lab-1" else MapChoice(model, like=slides[1])
-    with (
-        serve(slides, model=model, like=slides[1]) as url,
-        show(f"{url}#to={target}&mode=after&exact") as screen,
-    ):
+    with show(f"{url}#to={target}&mode=after&exact") as screen:
         screen.settle()
         screen.press("1")
         assert screen.differ(convert(slides[0], choice)).max() == 0

@@ -12,13 +12,13 @@ def audit(
     ],
     head: Annotated[
         str | None,
-        typer.Option(help="A head that was noted earlier; the log must still hold that line.", show_default=False),
+        typer.Option(help="Head that was noted earlier. The log must still contain that line.", show_default=False),
     ] = None,
 ) -> None:
     """Check that no line of a log was changed, added, moved or removed, and print its head.
 
-    Every line holds the SHA-256 of the line before it. Note the head somewhere else, on paper or with a partner: with
-    it, a log that was cut off or written anew is found, too. The status is 2 if a log was changed.
+    Every line contains the SHA-256 of the line before it. Keep the head somewhere else, on paper or with a partner: it
+    also reveals a log that was cut off or rewritten. The exit status is 2 if a log was changed.
 
     Example: bottlegan audit server/run/federation.jsonl
     Example: bottlegan audit run --head 6b0f...

@@ -29,7 +29,7 @@ Columns = dict[str, tuple[str, str | None, str]]
 def train(
     data: DataOption = None,
     json_file: JsonOption = None,
-    paper_minutes: Annotated[float, typer.Option(help="How long the paper's preset may train.")] = 5.0,
+    paper_minutes: Annotated[float, typer.Option(help="Minutes that the paper's preset may train.")] = 5.0,
 ) -> None:
     """Train the default and the paper's preset on PESO patches, and score both against ground truth.
 
@@ -101,7 +101,7 @@ def _bench_peso(
 def normalize(
     size: Annotated[int, typer.Option(help="Side of the image, in pixels.")] = 2048,
     json_file: JsonOption = None,
-    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.")] = 5,
 ) -> None:
     """Time the normalization of one image of procedural tissue, beside the peers.
 
@@ -136,11 +136,11 @@ def table(json_file: JsonOption = None) -> None:
 
 @bench.command()
 def slide(
-    file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with; else one is drawn.")] = None,
+    file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with. Otherwise one is drawn.")] = None,
     size: Annotated[int, typer.Option(help="Side of the slide that is drawn, in pixels.")] = 20_000,
     quality: Annotated[int, typer.Option(help="Quality of the JPEG tiles that are written.", min=1, max=100)] = 90,
     json_file: JsonOption = None,
-    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.")] = 3,
 ) -> None:
     """Time the normalization of a whole slide beside a plain copy of it, and tiles of it beside the peers.
 
@@ -155,11 +155,11 @@ def slide(
 
 @bench.command()
 def predict(
-    file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with; else one is drawn.")] = None,
+    file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with. Otherwise one is drawn.")] = None,
     size: Annotated[int, typer.Option(help="Side of the slide that is drawn, in pixels.")] = 20_000,
     network: Annotated[Path | None, typer.Option(help="Network to measure with; else the default is trained.")] = None,
     json_file: JsonOption = None,
-    repeats: Annotated[int, typer.Option(help="How often each is timed; the median counts.")] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.")] = 3,
 ) -> None:
     """Time the prediction of a whole slide, over reading it alone. Example: bottlegan bench predict --size 20000."""
     from bottlegan.bench.predict import bench_predict

@@ -30,6 +30,7 @@ def attacks(
     Example: bottlegan bench attacks --out campaign --kind poison --compare --json poison.json
     """
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from bottlegan.bench.attacks.campaign import bench_attacks
@@ -40,7 +41,7 @@ def attacks(
         write_text(json_file, json.dumps([row.to_json() for row in rows], indent=2, allow_nan=False) + "\n")
     table = Table("kind", "attack", "held", "result", title="Attacks on our own federation", title_justify="left")
     for row in rows:
-        table.add_row(row.kind, row.attack, "yes" if row.held else "NO", row.result)
+        table.add_row(row.kind, row.attack, "yes" if row.held else "NO", escape(row.result))
     Console(soft_wrap=True).print(table)
     if not all(row.held for row in rows):
         raise typer.Exit(1)

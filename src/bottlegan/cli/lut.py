@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bottlegan.models.freeze import Direction
     from bottlegan.normalize.normalizer import Normalizer
 
-FINE_MEAN, FINE_LARGEST = 1.0, 8
+CLOSE_MEAN, CLOSE_LARGEST = 1.0, 8
 """Levels that a table may be off the exact map: less than JPEG at quality 90 changes colors."""
 
 
@@ -60,11 +60,11 @@ def lut(
         raise InputError("--size is about the table that is written; leave it out, or name one with --out FILE.cube")
     side = 33 if size is None else size
     check_size(side)
-    check_paths(model, check)
     if out is not None:
         check_target(out)
         check_writable(out.with_suffix(".png"))
         check_apart([out, out.with_suffix(".png")], [model, check])
+    check_paths(model, check)
     other = None if check is None else read_cube(check)
     normalizer = open_style(find_model(model), style)
     table = normalizer.color_map(direction)
@@ -132,8 +132,12 @@ def _show_deviations(name: str, deviations: "tuple[Deviation, ...]", console: Co
     for heading in ("measured on", "mean", "largest", "off by more than 1", "verdict"):
         table.add_column(heading, justify="left" if heading in ("measured on", "verdict") else "right")
     for deviation in deviations:
-        verdict = "fine" if deviation.mean <= FINE_MEAN and deviation.largest <= FINE_LARGEST else "for a preview only"
+        verdict = (
+            "close enough"
+            if deviation.mean <= CLOSE_MEAN and deviation.largest <= CLOSE_LARGEST
+            else "for a preview only"
+        )
         share = f"{deviation.off:.3%} of colors"
-        table.add_row(deviation.colors, f"{deviation.mean:.3f}", str(deviation.largest), share, verdict)
-    table.caption = f"Fine: at most {FINE_MEAN:g} levels off on average, and {FINE_LARGEST} anywhere."
+        table.add_row(deviation.colors, f"{deviation.mean:.4f}", str(deviation.largest), share, verdict)
+    table.caption = f"Close enough: at most {CLOSE_MEAN:g} levels off on average, and {CLOSE_LARGEST} anywhere."
     console.print(table)

@@ -7,16 +7,18 @@ import typer
 
 
 def remove(
-    run: Annotated[Path, typer.Argument(help="Folder of the run, which must not be going on.", show_default=False)],
-    lab: Annotated[str, typer.Argument(help="The lab that leaves.", show_default=False)],
+    run: Annotated[
+        Path, typer.Argument(help="Folder of the run, which must not be in progress: run/.", show_default=False)
+    ],
+    lab: Annotated[str, typer.Argument(help="Name of the lab to remove.", show_default=False)],
     reference: Annotated[
         Path | None,
         typer.Option(help="Folder with the public reference set, which any phase1.method but code needs."),
     ] = None,
 ) -> None:
-    """Remove a lab from a federation: its upload and its style are deleted, and it is not asked again.
+    """Remove a lab from a federation: delete its upload and its style, and never ask it again.
 
-    Weights that were trained with it keep its influence; only training anew without it would take that away.
+    Weights that were trained with it keep its influence. Only training again without it removes that.
 
     Example: bottlegan remove run uppsala
     """

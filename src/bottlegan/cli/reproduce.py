@@ -12,16 +12,20 @@ Result = Literal["table1", "table2", "table3", "phase1", "figure2", "figure3"]
 
 
 def reproduce(
-    result: Annotated[Result, typer.Argument(help="What to make.", show_default=False)],
+    result: Annotated[Result, typer.Argument(help="Which table or figure of the paper to make.", show_default=False)],
     out: Annotated[
         Path, typer.Option(help="Folder for the results; an unfinished run there is resumed.", show_default=False)
     ],
     data: Annotated[
         Path | None,
+<<<<<<< HEAD
         typer.Option(
             help="Folder of PESO patches; else $BOTTLEGAN_PESO. For table3, of real labs with an index.csv. "
             "Not used by smoke."
         ),
+=======
+        typer.Option(help="Folder of PESO patches. Not needed for smoke.", show_default="$BOTTLEGAN_PESO"),
+>>>>>>> house
     ] = None,
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
@@ -49,7 +53,11 @@ def reproduce(
     ] = False,
     jobs: Annotated[
         int | None,
+<<<<<<< HEAD
         typer.Option(help="Runs of table1, table3 and figure3 side by side.", show_default="one a core", min=1),
+=======
+        typer.Option(help="Number of runs of table1 and figure3 at the same time.", show_default="one a core", min=1),
+>>>>>>> house
     ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.

@@ -13,21 +13,26 @@ from bottlegan.core.errors import InputError
 
 
 def simulate(
-    config: Annotated[Path, typer.Argument(help="TOML file with the federation and its labs.", show_default=False)],
+    config: Annotated[
+        Path,
+        typer.Argument(
+            help="TOML file with the federation and its labs, such as configs/simulate.toml.", show_default=False
+        ),
+    ],
     out: Annotated[Path, typer.Option(help="Folder for the run and its results.", show_default=False)],
     changes: SetOption = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Resume the run in --out.")] = False,
     engine: Annotated[
         Literal["flower", "local"] | None,
         typer.Option(
-            help="flower: as in a deployment, in several processes; local: one lab after the other in this one.",
+            help="flower: several processes, as in a deployment. local: one lab after another, in this process.",
             show_default="flower, where its simulation engine is installed",
         ),
     ] = None,
 ) -> None:
     """Train one network over many labs, on this machine: phase 1, then the rounds of phase 2.
 
-    The labs are folders that hold a lab.toml each or, without any, drawn.
+    Each lab is a folder with a lab.toml. Without any, labs are drawn.
 
     Example: bottlegan simulate configs/simulate.toml --out run
     """

@@ -10,9 +10,9 @@ from bottlegan.cli.progress import TerminalProgress
 
 synth = typer.Typer(help="Draw slides and patches, to try everything without data.", no_args_is_help=True)
 
-Seed = Annotated[int, typer.Option(help="Decides on tissue and style; the same seed gives the same bytes.")]
+Seed = Annotated[int, typer.Option(help="Seed for tissue and style. The same seed gives the same bytes.")]
 StyleSeed = Annotated[
-    int | None, typer.Option(help="Stain it as the lab of this seed does.", show_default="that of --seed")
+    int | None, typer.Option(help="Use the style of the lab with this seed.", show_default="that of --seed")
 ]
 
 
@@ -41,7 +41,7 @@ def slide(
 @synth.command()
 def lab(
     folder: Annotated[Path, typer.Argument(help="New folder to write to.", show_default=False)],
-    patches: Annotated[int, typer.Option(help="How many patches.")] = 16,
+    patches: Annotated[int, typer.Option(help="Number of patches.")] = 16,
     size: Annotated[int, typer.Option(help="Side of a patch, in pixels of 1 um.")] = 448,
     masks: Annotated[
         bool, typer.Option("--masks", help="Write a mask of class ids beside each patch: 1 is epithelium.")

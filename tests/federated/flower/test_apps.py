@@ -221,8 +221,8 @@ def test_a_run_is_not_begun_anew_by_accident_and_can_be_resumed(
     ("key", "value", "said"),
     [("server.clients", 0, "at least 1"), ("server.folders", "x", "unknown key"), ("phase2.roundz", 1, "roundz")],
 )
-def test_a_wrong_run_configuration_is_refused(key: str, value: int | str, said: str) -> None:
-    run = {**flatten(FederationConfig()), key: value}
+def test_a_wrong_run_configuration_is_refused(key: str, value: int | str, said: str, tmp_path: Path) -> None:
+    run = {**flatten(FederationConfig()), "server.folder": str(tmp_path / "run"), key: value}
     with pytest.raises(ConfigError, match=said):
         server_app(make_grid({}), make_context({}, run))  # type: ignore[arg-type]
 

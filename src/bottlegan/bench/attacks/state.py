@@ -29,6 +29,7 @@ def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row
     context = multiprocessing.get_context("spawn")
     for number in progress.track(range(count), "kills", count):
         run = folder / f"killed-{number}"
+        shutil.rmtree(run, ignore_errors=True)
         process = context.Process(target=federate, args=(run,))
         process.start()
         # Most of a second or two goes by before the run begins, and the run itself takes less.
