@@ -18,14 +18,10 @@ def reproduce(
     ],
     data: Annotated[
         Path | None,
-<<<<<<< HEAD
         typer.Option(
-            help="Folder of PESO patches; else $BOTTLEGAN_PESO. For table3, of real labs with an index.csv. "
-            "Not used by smoke."
+            help="Folder of PESO patches or, for table3, of real labs with an index.csv. Not needed for smoke.",
+            show_default="$BOTTLEGAN_PESO",
         ),
-=======
-        typer.Option(help="Folder of PESO patches. Not needed for smoke.", show_default="$BOTTLEGAN_PESO"),
->>>>>>> house
     ] = None,
     scale: Annotated[
         Literal["smoke", "cpu", "paper"],
@@ -53,11 +49,9 @@ def reproduce(
     ] = False,
     jobs: Annotated[
         int | None,
-<<<<<<< HEAD
-        typer.Option(help="Runs of table1, table3 and figure3 side by side.", show_default="one a core", min=1),
-=======
-        typer.Option(help="Number of runs of table1 and figure3 at the same time.", show_default="one a core", min=1),
->>>>>>> house
+        typer.Option(
+            help="Number of runs of table1, table3 and figure3 at the same time.", show_default="one a core", min=1
+        ),
     ] = None,
 ) -> None:
     """Make one of the paper's tables or figures.
