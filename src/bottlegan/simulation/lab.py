@@ -81,9 +81,7 @@ def draw_lab(rng: Generator, tissues: Sequence[Patch]) -> SimulatedLab:
     return SimulatedLab(images, list(truth), glass, nuclear, world < PHYSICAL + ARTIFICIAL, world < PHYSICAL)
 
 
-def choose_tissue(
-    rng: Generator, tissues: Sequence[Patch]
-) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
+def choose_tissue(rng: Generator, tissues: Sequence[Patch]) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
     """Return PATCHES parts of tissues, turned and mirrored: amounts, where there is glass, and where nuclei are."""
     order = np.argsort([patch.nuclei for patch in tissues])
     third = len(order) // 3

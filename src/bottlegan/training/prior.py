@@ -211,8 +211,7 @@ def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, 
             for look in looks
         ]
         total = sum(
-            weight * (loss["total"] + wrong)
-            for weight, loss, wrong in zip(LOOK_WEIGHTS, losses, misread, strict=True)
+            weight * (loss["total"] + wrong) for weight, loss, wrong in zip(LOOK_WEIGHTS, losses, misread, strict=True)
         )
         step(torch.as_tensor(total), losses[-1])
 
