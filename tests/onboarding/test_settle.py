@@ -38,7 +38,7 @@ def distance(amounts: Floats, nuclear: Floats) -> Floats:
 @given(st.floats(0.6, 1.6), st.floats(0.6, 1.6), st.floats(-0.25, 0.25), st.floats(-0.25, 0.25))
 def test_both_classes_come_nearer_to_typical(h: float, e: float, h_to_e: float, e_to_h: float) -> None:
     amounts, nuclear = draw_amounts(np.array([[h, h_to_e], [e_to_h, e]]))
-    maps = settle(no_change(), amounts @ BASIS, nuclear, BASIS, NO_STAIN, MUCH)
+    maps = settle(no_change(), amounts @ BASIS, nuclear, basis=BASIS, white=NO_STAIN, expected_error=MUCH)
     settled = maps.normalize((amounts @ BASIS)[None])[0] @ np.linalg.inv(BASIS)
     before, after = distance(amounts, nuclear), distance(settled, nuclear)
     assert np.linalg.norm(after) <= 0.75 * np.linalg.norm(before) + 0.01
@@ -62,12 +62,12 @@ def test_maps_are_changed_the_more_the_larger_the_expected_error() -> None:
     density = amounts @ BASIS
     left = []
     for error in (0.5 * USUAL_ERROR, USUAL_ERROR, 1.1 * USUAL_ERROR, 1.5 * USUAL_ERROR, 2 * USUAL_ERROR):
-        maps = settle(no_change(), density, nuclear, BASIS, NO_STAIN, error)
+        maps = settle(no_change(), density, nuclear, basis=BASIS, white=NO_STAIN, expected_error=error)
         left.append(np.linalg.norm(distance(maps.normalize(density[None])[0] @ np.linalg.inv(BASIS), nuclear)))
     assert left[0] == left[1]
     assert left[1:] == sorted(left[1:], reverse=True)
     assert left[-1] < 0.5 * left[0]
-    unknown = settle(no_change(), density, nuclear, BASIS, NO_STAIN, float("nan"))
+    unknown = settle(no_change(), density, nuclear, basis=BASIS, white=NO_STAIN, expected_error=float("nan"))
     assert unknown.normalize.matrix == pytest.approx(np.eye(3)[None])
 
 
@@ -83,7 +83,7 @@ def test_glass_stays_and_restaining_brings_back() -> None:
     white = np.array([[0.03, 0.02, 0.01]], np.float32)
     amounts, nuclear = draw_amounts(np.array([[0.5, 0.0], [0.0, 0.6]]))
     density = amounts @ BASIS
-    maps = settle(no_change(), density, nuclear, BASIS, white, MUCH)
+    maps = settle(no_change(), density, nuclear, basis=BASIS, white=white, expected_error=MUCH)
     assert maps.normalize(white[None])[0] == pytest.approx(white, abs=1e-6)
     assert maps.restain(maps.normalize(density[None]))[0] == pytest.approx(density, abs=1e-4)
     assert np.abs(maps.normalize(density[None])[0] - density).max() > 0.1

@@ -196,7 +196,7 @@ def conclude(weights: Weights, part: str, sight: Sight, view: View, every: int) 
 def read_amounts(weights: Weights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array, Array]:
     """Return what is read in each pixel, and opinions (B, OPINIONS) on the whole.
 
-    Of each pixel: amounts (B, P, 3), how much it is to count (B, P), and the logit of whether it is of a nucleus (B, P).
+    Of each pixel: amounts (B, P, 3), how much it is to count (B, P), and the logit (B, P) of being of a nucleus.
 
     A pixel is read by what it is and what surrounds it, beside what all pixels together say. That does not depend on
     their order or number.

@@ -74,7 +74,9 @@ def find_maps(images: Sequence[Pixels], encoder: Weights) -> tuple[StyleMaps, St
     white = seen.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
     expected_error = 255 * float(np.exp(seen.log_errors).mean())
     tissue = sight.density[0, :, 0]
-    maps = settle(seen.maps, tissue, seen.nuclear[0], encoder["basis"], white, expected_error)
+    maps = settle(
+        seen.maps, tissue, seen.nuclear[0], basis=encoder["basis"], white=white, expected_error=expected_error
+    )
     normalize = limit_gain(keep_white(maps.normalize, center), center)
     diagnosis = diagnose(
         tissue=1 - float(is_glass.mean()),

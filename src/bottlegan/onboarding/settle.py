@@ -1,9 +1,10 @@
 """Settling: where the encoder doubts itself, draw nuclei and other tissue toward what both are in most tissue.
 
-The encoder has only seen simulated labs, and expects larger errors of a lab that is unlike them. Its maps may then leave
-nuclei paler or redder than those of other labs. But nuclei hold much the same chromatin everywhere, and what lies between
-them much the same protein, whatever share of a patch either has. So the mean amounts of stain of both are drawn toward
-the typical ones: the more, the larger the expected error, and not at all where it is no larger than in simulated labs.
+The encoder has only seen simulated labs, and expects larger errors of a lab that is unlike them. Its maps may then
+leave nuclei paler or redder than those of other labs. But nuclei hold much the same chromatin everywhere, and what lies
+between them much the same protein, whatever share of a patch either has. So the mean amounts of stain of both are drawn
+toward the typical ones: the more, the larger the expected error, and not at all where it is no larger than in simulated
+labs.
 """
 
 import numpy as np
@@ -17,7 +18,8 @@ Doubles = NDArray[np.float64]
 USUAL_ERROR = 10.8
 """Expected error, in levels of 255, up to which maps are taken at their word: that of nine in ten simulated labs."""
 TYPICAL = np.array([[0.47, 0.32], [0.09, 0.53]])
-"""(2, 2) mean hematoxylin and eosin of nuclei, and of other tissue, as they are read in 557 simulated labs of three patches."""
+"""(2, 2) mean hematoxylin and eosin of nuclei, and of other tissue, as they are read in 557 simulated labs of three
+patches."""
 VARIATION = np.array([[0.095, 0.099], [0.027, 0.089]])
 """How far labs differ in these: their standard deviation."""
 LEAST_STAIN = 0.12
@@ -31,7 +33,7 @@ LEAST_GAP = 1e-3
 
 
 def settle(
-    maps: StyleMaps, density: Floats, nuclear: Floats, basis: Floats, white: Floats, expected_error: float
+    maps: StyleMaps, density: Floats, nuclear: Floats, *, basis: Floats, white: Floats, expected_error: float
 ) -> StyleMaps:
     """Return maps whose normalized nuclei and other tissue are nearer to typical.
 
@@ -72,8 +74,9 @@ def find_nuclei(nuclear: Doubles) -> Doubles:
 def find_mend(amounts: Doubles, nuclear: Doubles, doubt: float) -> Doubles:
     """Return the matrix (2, 2) that brings amounts (P, 2) nearest to typical without changing much.
 
-    `nuclear` (P,) says how much each pixel is of a nucleus, and `doubt` how far maps may be off, as a share of what they
-    say. With x_k the mean amounts of class k, t_k and v_k the typical ones and how far these vary, column j of the matrix is
+    `nuclear` (P,) says how much each pixel is of a nucleus, and `doubt` how far maps may be off, as a share of what
+    they say. With x_k the mean amounts of class k, t_k and v_k the typical ones and how far these vary, column j of the
+    matrix is
 
         argmin over m of sum over k of share_k (x_k m - t_kj)^2 / v_kj^2 + |m - e_j|^2 / doubt^2.
     """
