@@ -297,7 +297,7 @@ def draw_hollows(rng: Generator, concentration: Field, layout: Layout) -> None:
 
 
 def draw_nuclei(rng: Generator, concentration: Field, layout: Layout, objects: Objects) -> Field:
-    """Draw every nucleus over what is there: epithelial, stromal, inflammatory. Return what share of pixels they are."""
+    """Draw every nucleus over what is there: epithelial, stromal, inflammatory; return their share of each pixel."""
     size = concentration.shape[-1]
     groups = [
         epithelial_nuclei(rng, size, layout, objects),

@@ -161,7 +161,7 @@ class LabTensors:
         return (order + 2.0 * (tilted & (torch.arange(PATCHES) >= PATCHES // 2))).argsort(1)[:, :shown]
 
     def draw_seen(self, rows: Tensor, patches: Tensor, count: int, random: torch.Generator) -> tuple[Tensor, ...]:
-        """Return pixels of the labs `rows` (B,): densities, roughness, the truth, which show glass, and which nuclei."""
+        """Return pixels of the labs `rows` (B,): densities, roughness, truth, which show glass, and which nuclei."""
         at = self._draw_places(rows, patches, count, random)
         density, roughness, truth = self.density[at].float(), self.roughness[at].float(), from_levels(self.truth[at])
         return density, roughness, truth, self.is_glass[at], self.is_nuclear[at]
