@@ -51,10 +51,10 @@ def build() -> ModelWeights:
 @pytest.mark.parametrize(
     ("code", "direction", "everything", "digest"),
     [
-        ("none", "normalize", False, "712c151302f3a78f0b2c9ca39cc92a521984d018ea116b53a5de824e9385032d"),
-        ("rising", "normalize", False, "9ad8f9e2b3c87946b2bc0f2702227cfbf2c17835587c83071e089d71c57b3a8e"),
-        ("zigzag", "normalize", True, "6a21ef950f9b32ee688d55fe95c65fabb99ce006414c3449bf6204b48c753934"),
-        ("zigzag", "restain", False, "aae5592994715c8a7a8387fa9cd949a686341643f6ffd1048449162c7cb676d5"),
+        ("none", "normalize", False, "9c9f7402076993b189344cd15d3fddca3501908f8f999a1851f36a4b0d881397"),
+        ("rising", "normalize", False, "aaea16b1f79c1124bacadf3645fe8b54fb0f987d4b24da8dcc1a84d7638bf1e8"),
+        ("zigzag", "normalize", True, "6e6e13a9ac69392ceb49f5d9cb453ed32175b17000adbc3ea7330155873e4b2e"),
+        ("zigzag", "restain", False, "dd7ad1ff8d22b75db9ce197a18e519bffbba50981f6a8e6c8dc4c5e72b77ad6b"),
     ],
     ids=["none", "rising", "everything", "restain"],
 )

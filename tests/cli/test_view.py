@@ -6,7 +6,6 @@ from urllib.request import urlopen
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from bottlegan.cli import view as command
 from bottlegan.cli.main import app
@@ -17,7 +16,8 @@ pytest.importorskip("uvicorn", reason="needs pip install 'bottlegan[viewer]'")
 
 
 def run(*words: str | Path) -> None:
-    CliRunner().invoke(app, ["view", *map(str, words)], catch_exceptions=False)
+    # Not by way of typer's runner: it closes the streams that threads of the viewer may still hold when it ends.
+    app(["view", *map(str, words)], standalone_mode=False)
 
 
 @pytest.fixture

@@ -231,11 +231,11 @@ def test_a_slide_is_opened_once_and_fitted_to_as_it_is(slide: Path, prior: Path,
 
 
 def test_what_is_no_stain_is_refused_unless_forced(tmp_path: Path) -> None:
-    source, target = tmp_path / "in" / "noise.tiff", tmp_path / "out.tiff"
+    source, target = tmp_path / "in" / "dark.tiff", tmp_path / "out.tiff"
     source.parent.mkdir()
-    random = np.random.default_rng(0).integers(0, 256, (HEIGHT, WIDTH, 3), dtype=np.uint8)
+    random = np.random.default_rng(0).integers(0, 9, (HEIGHT, WIDTH, 3), dtype=np.uint8)
     write(source, random, compression="zlib")
-    with pytest.raises(RefusedError, match=r"noise\.tiff: refused: .*; nothing was written, --force"):
+    with pytest.raises(RefusedError, match=r"dark\.tiff: refused: .*; nothing was written, --force"):
         map_slide(source, target, MapChoice(PRIOR).prepare())
     assert [each.name for each in tmp_path.iterdir()] == ["in"]
     assert map_slide(source, target, MapChoice(PRIOR, force=True).prepare()).note["forced"] is True
