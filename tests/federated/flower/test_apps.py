@@ -14,8 +14,9 @@ from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.supercore.task_identity import TaskIdentity
 
-from bottlegan.core.config import load, to_values
+from bottlegan.core.config import to_values
 from bottlegan.core.errors import ConfigError, FederationError, InputError, MissingError
+from bottlegan.core.state import read_document
 from bottlegan.federated.flower.client_app import app as client_app
 from bottlegan.federated.flower.client_app import build_client_app, explain, open_cached
 from bottlegan.federated.flower.exchange import FlowerExchange
@@ -178,7 +179,7 @@ def test_a_reply_of_an_earlier_round_or_of_another_lab_counts_for_nothing(
     grid.spoil[11] = replay
     alone = replace(config, phase2=replace(config.phase2, rounds=3), rounds=RoundsConfig(least=1, deadline=60))
     serve(grid, alone, folder=str(tmp_path / "run"), clients=3)
-    history = load(History, tmp_path / "run" / HISTORY)
+    history = read_document(History, tmp_path / "run" / HISTORY)
     assert "lab-01" in history.rounds[0].trained
     for record in history.rounds[1:]:
         assert "answers another request" in record.left_out["lab-01"]
@@ -273,6 +274,10 @@ def test_what_is_wrong_in_a_lab_is_told_there_in_one_line(
     assert told.exc_info is None
 
 
+def join_as(name: str) -> Request:
+    return replace(JOIN, settings={**JOIN.settings, "client": name})
+
+
 def exchange_with(spoil: Callable[[Message], Message | None], labs: dict[str, Path]) -> FlowerExchange:
     grid = make_grid(labs)
     grid.spoil[12] = spoil
@@ -298,7 +303,7 @@ def test_one_clients_trouble_is_its_own(
 ) -> None:
     exchange = exchange_with(spoil, labs)
     assert exchange.clients() == ["lab-01", "lab-02", "lab-03"]
-    answers = exchange.ask(dict.fromkeys(labs, JOIN), 0.1)
+    answers = exchange.ask({name: join_as(name) for name in labs}, 0.1)
     assert list(answers) == list(labs)
     assert isinstance(answers["lab-01"], Reply)
     assert isinstance(answers["lab-03"], Reply)
@@ -309,7 +314,7 @@ def test_one_clients_trouble_is_its_own(
 
 def test_one_who_is_not_there_is_absent(labs: dict[str, Path]) -> None:
     exchange = exchange_with(raising, labs)
-    answers = exchange.ask({"lab-01": JOIN, "nobody": JOIN}, 1)
+    answers = exchange.ask({name: join_as(name) for name in ("lab-01", "nobody")}, 1)
     assert isinstance(answers["lab-01"], Reply)
     assert isinstance(answers["nobody"], Absence)
     assert "not connected" in answers["nobody"].reason
