@@ -57,7 +57,8 @@ def list_names(module: str) -> Iterator[tuple[str, Any]]:
 
 
 def _render(path: str, thing: Any) -> str:
-    heading = f"### {path}\n\n"
+    plain = path.replace("__", r"\_\_")  # not bold
+    heading = f"### {plain}\n\n"
     if inspect.isclass(thing):
         return heading + _render_class(thing)
     if callable(thing):

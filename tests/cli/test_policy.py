@@ -60,7 +60,7 @@ def tissue() -> Pixels:
 def root(tissue: Pixels, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same pictures as images and as slides, a folder of each, and models of a good and of a refused style."""
     root = tmp_path_factory.mktemp("policy")
-    noise = np.random.default_rng(0).integers(0, 256, (320, 320, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 9, (320, 320, 3), dtype=np.uint8)
     for folder in ("images", "slides", "noise"):
         (root / folder).mkdir()
     for name, levels in (("noise", noise), ("tissue", tissue)):

@@ -117,7 +117,7 @@ def test_every_toml_key_is_in_the_reference(site: Path) -> None:
             assert f"<code>{key}</code>" in page, f"{type(config).__name__} {key}"
     for config_class, prefix in ((LabConfig, ""), (ServerConfig, "server.")):
         for field in dataclasses.fields(config_class):
-            assert f"<code>{prefix}{field.name}</code>" in page, field.name
+            assert f"<code>{prefix}{field.name}" in page, field.name  # a table has keys of its own
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:

@@ -326,14 +326,12 @@ def test_a_truncated_or_missing_file_is_told(fitted: Normalizer, tmp_path: Path)
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (np.zeros((4, 4, 3)), r"float64.*astype"),
         (np.zeros((4, 4), np.uint8), r"shape \(4, 4\)"),
         (np.zeros((4, 4, 4), np.uint8), "without alpha"),
         (np.zeros((3, 4, 4), np.uint8), "channels last"),
         (np.zeros((0, 4, 3), np.uint8), "not empty"),
         ("image.png", "got a str"),
         (torch.zeros(1, 3, 4, 4, dtype=torch.uint8), r"torch\.uint8.*/ 255"),
-        (torch.zeros(3, 4, 4), r"\(3, 4, 4\)"),
         (torch.zeros(1, 4, 4, 3), r"batch \(N, 3, height, width\)"),
         (torch.full((1, 3, 4, 4), 255.0), "got 255 to 255"),
         (torch.full((1, 3, 4, 4), -0.5), "got -0.5"),

@@ -19,7 +19,7 @@ def view(
         list[Path],
         typer.Argument(
             help="Slides, images, a folder of either, of a run, or of a drift report.",
-            metavar="SLIDE|FOLDER...",
+            metavar="PATH...",
             show_default=False,
         ),
     ],
