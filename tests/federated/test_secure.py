@@ -22,12 +22,13 @@ from bottlegan.federated.client.private import Private
 from bottlegan.federated.flower import messages
 from bottlegan.federated.folder.payload import pack_reply, unpack_reply, unpack_request
 from bottlegan.federated.protocol.accounting import Spent, find_epsilon
-from bottlegan.federated.protocol.exchange import Absence, LocalExchange, Reply, Request
+from bottlegan.federated.protocol.exchange import Absence, LocalExchange, Reply, Request, Stamp
 from bottlegan.federated.protocol.phase1 import Phase1Config
 from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
 from bottlegan.federated.protocol.privacy import Floats, Grid, PrivacyConfig, to_row
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
+from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State
 from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.models.network_file import read_network_document
@@ -243,12 +244,16 @@ def test_a_release_that_is_asked_for_again_has_the_same_noise_and_costs_nothing(
 
 def test_masked_updates_pass_through_flower_and_through_files() -> None:
     reply = Reply({"update": torch.tensor([-(2**31), -1, 0, 2**31 - 1], dtype=torch.int32)})
-    for found in (messages.unpack_reply(messages.pack_reply(reply)), unpack_reply(pack_reply(reply))):
+    stamp = Stamp("a", "digest")
+    for found in (messages.unpack_reply(messages.pack_reply(reply, stamp), stamp), unpack_reply(pack_reply(reply))):
         assert isinstance(found, Reply)
         assert torch.equal(found.arrays["update"], reply.arrays["update"])
 
 
-def test_a_style_code_gets_the_noise_that_is_asked_for_once(clients: dict[str, Client]) -> None:
+def test_a_style_code_gets_the_noise_that_is_asked_for_once(
+    clients: dict[str, Client], plan: FederationConfig, tmp_path: Path
+) -> None:
+    run_phase1(Watched(clients), plan, tmp_path)
     client = next(iter(clients.values()))
     plain, noisy = (json.dumps(to_values(Phase1Config(code_noise=deviation))) for deviation in (0.0, 0.01))
     codes = [
@@ -258,7 +263,7 @@ def test_a_style_code_gets_the_noise_that_is_asked_for_once(clients: dict[str, C
     assert torch.equal(codes[1], codes[2])
     assert float((codes[1] - codes[0]).std()) == pytest.approx(0.01, rel=0.5)
     with pytest.raises(ConfigError, match=r"needs phase1.method = .code."):
-        Phase1Config(code_noise=0.1, upload="generators")
+        Phase1Config(code_noise=0.1, method="generators")
 
 
 @pytest.mark.parametrize("privacy", [{"secure": True}, {}, {"noise_at": "server"}])
@@ -293,6 +298,7 @@ from pathlib import Path
 
 from bottlegan.core.config import load
 from bottlegan.federated.folder.payload import pack_request, unpack_reply
+from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 
