@@ -27,7 +27,7 @@ from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.files import save_model
 from bottlegan.models.paradigms import build_model
 from bottlegan.normalize.choice import MapChoice
-from bottlegan.normalize.slides.folder import Outcome, Pair, map_slide_folder
+from bottlegan.normalize.slides.folder import Outcome, Pair, describe_request, map_slide_folder
 from bottlegan.normalize.slides.one import SlideOptions
 from bottlegan.normalize.slides.ray import run_on_ray
 from bottlegan.normalize.slides.workers import TRIES, run_in_processes
@@ -153,7 +153,8 @@ def test_a_worker_that_dies_takes_one_slide_with_it_at_most(
 ) -> None:
     always, once = deadly(slides / "a.tiff", TRIES), deadly(slides / "c.tiff", 1)
     pairs = [Pair(path, tmp_path / path.name) for path in (always, once, slides / "d.tiff")]
-    outcomes = {each.source.name: each for each in run_in_processes(2)(pairs, choice, SlideOptions(), Silent())}
+    options = SlideOptions(request=describe_request(choice, SlideOptions()))
+    outcomes = {each.source.name: each for each in run_in_processes(2)(pairs, choice, options, Silent())}
     assert {name: each.state for name, each in outcomes.items()} == {
         "a.tiff": "failed",
         "c.tiff": "written",
@@ -171,7 +172,7 @@ def test_a_worker_that_dies_takes_one_slide_with_it_at_most(
 def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder of two slides that take seconds."""
     folder = tmp_path_factory.mktemp("large")
-    noise = np.random.default_rng(0).integers(0, 9, (512, 512, 3), dtype=np.uint8)
+    noise = np.random.default_rng(0).integers(0, 256, (512, 512, 3), dtype=np.uint8)
     write(folder / "a.tiff", np.tile(noise, (12, 12, 1)))
     (folder / "b.tiff").symlink_to(folder / "a.tiff")
     return folder
