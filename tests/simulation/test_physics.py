@@ -89,8 +89,18 @@ def test_clear_glass_is_stored_as_the_white_point(seed: int) -> None:
     lab = draw_physical_lab(np.random.default_rng(seed))
     stored = expose(np.zeros((1, COLORANTS, 2, 3), np.float32), lab)
     assert stored.shape == (1, 3, 2, 3)
-    np.testing.assert_allclose(stored[0, :, 0, 0], np.minimum(lab.white, 1), atol=1e-4)
+    white = (np.minimum(lab.white, 1) - lab.black) / (1 - lab.black)
+    np.testing.assert_allclose(stored[0, :, 0, 0], white, atol=1e-4)
     assert (stored == stored[:, :, :1, :1]).all()
+
+
+def test_what_is_below_the_black_point_is_black_and_all_else_is_stretched() -> None:
+    lab = replace(draw_physical_lab(np.random.default_rng(0)), white=np.ones(3), flare=0.0)
+    amounts = np.linspace(0, 4, 50, dtype=np.float32)[None, None, None].repeat(COLORANTS, 1)
+    plain, stretched = (expose(amounts, replace(lab, black=black)) for black in (0.0, 0.2))
+    np.testing.assert_allclose(stretched, np.maximum((plain - 0.2) / 0.8, 0), atol=1e-5)
+    assert (stretched == 0).any()
+    assert 0.05 < np.mean([each.black > 0 for each in LABS]) < 0.25
 
 
 @settings(max_examples=50)
