@@ -140,7 +140,7 @@ def score(encoder: StyleEncoder, labs: LabTensors) -> tuple[float, float]:
     random = torch.Generator().manual_seed(0)
     rows = torch.arange(len(labs))
     patches = labs.choose_patches(len(labs), 4, random)
-    density, roughness, is_glass, _ = labs.draw_seen(rows, patches, 200, random)
+    density, roughness, _, is_glass, _ = labs.draw_seen(rows, patches, 200, random)
     glass = F.binary_cross_entropy_with_logits(encoder.find_glass(density, roughness), is_glass.float())
     sight = see_all(encoder, density, roughness)
     scored = labs.draw_scored(rows, patches, 100, random)
@@ -262,7 +262,7 @@ def draw_look(labs: int, wrong: float = 0.0) -> tuple[Look, Tensor, Tensor]:
     content = to_rgb(maps.normalize(styled))
     said = StyleMaps(AffineMap(maps.normalize.matrix * (1 + wrong), maps.normalize.bias), maps.restain)
     amounts = torch.zeros(labs, 50, 3)
-    return Look(said, torch.full((labs, 2), -4.0), torch.full((labs,), 9.0), amounts), styled, content
+    return Look(said, torch.full((labs, 2), -4.0), torch.full((labs,), 9.0), amounts, amounts[..., 0]), styled, content
 
 
 def test_the_right_maps_have_no_error_and_wrong_ones_have() -> None:

@@ -13,6 +13,7 @@ from bottlegan import __version__
 from bottlegan.cli.audit import audit
 from bottlegan.cli.bench import bench
 from bottlegan.cli.bench_attacks import attacks
+from bottlegan.cli.bench_privacy import privacy
 from bottlegan.cli.bench_view import bench_view
 from bottlegan.cli.demo import demo
 from bottlegan.cli.deploy import deploy
@@ -73,6 +74,7 @@ bench.command("view")(bench_view)
 app.add_typer(deploy, name="deploy")
 app.add_typer(exchange, name="exchange")
 bench.command()(attacks)
+bench.command()(privacy)
 app.add_typer(bench, name="bench")
 app.add_typer(synth, name="synth")
 

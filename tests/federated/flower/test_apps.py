@@ -36,14 +36,12 @@ from bottlegan.models.network_file import load_network
 from bottlegan.training.task import TrainingConfig
 
 SMALL = Phase2Config(training=TrainingConfig(crop=32))
-JOIN = Request(
-    "join",
-    settings={
-        "client": "a",
-        "handshake": to_text(introduce(SMALL, PRIOR)),
-        "config": json.dumps(to_values(SMALL)),
-    },
-)
+SETTINGS = {"handshake": to_text(introduce(SMALL, PRIOR)), "config": json.dumps(to_values(SMALL))}
+JOIN = Request("join", settings={"client": "a", **SETTINGS})
+
+
+def join_as(*names: str) -> dict[str, Request]:
+    return {name: Request("join", settings={"client": name, **SETTINGS}) for name in names}
 
 
 @pytest.fixture(autouse=True)
@@ -274,10 +272,6 @@ def test_what_is_wrong_in_a_lab_is_told_there_in_one_line(
     assert told.exc_info is None
 
 
-def join_as(name: str) -> Request:
-    return replace(JOIN, settings={**JOIN.settings, "client": name})
-
-
 def exchange_with(spoil: Callable[[Message], Message | None], labs: dict[str, Path]) -> FlowerExchange:
     grid = make_grid(labs)
     grid.spoil[12] = spoil
@@ -303,10 +297,9 @@ def test_one_clients_trouble_is_its_own(
 ) -> None:
     exchange = exchange_with(spoil, labs)
     assert exchange.clients() == ["lab-01", "lab-02", "lab-03"]
-    answers = exchange.ask({name: join_as(name) for name in labs}, 0.1)
+    answers = exchange.ask(join_as(*labs), 0.1)
     assert list(answers) == list(labs)
-    assert isinstance(answers["lab-01"], Reply)
-    assert isinstance(answers["lab-03"], Reply)
+    assert all(isinstance(answers[name], Reply) for name in ("lab-01", "lab-03"))
     found = answers["lab-02"]
     assert isinstance(found, Absence)
     assert said in found.reason
@@ -314,7 +307,7 @@ def test_one_clients_trouble_is_its_own(
 
 def test_one_who_is_not_there_is_absent(labs: dict[str, Path]) -> None:
     exchange = exchange_with(raising, labs)
-    answers = exchange.ask({name: join_as(name) for name in ("lab-01", "nobody")}, 1)
+    answers = exchange.ask(join_as("lab-01", "nobody"), 1)
     assert isinstance(answers["lab-01"], Reply)
     assert isinstance(answers["nobody"], Absence)
     assert "not connected" in answers["nobody"].reason
