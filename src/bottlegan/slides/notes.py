@@ -36,7 +36,7 @@ def _read_description(path: Path) -> str:
         with import_tifffile().TiffFile(path) as file:
             page: Any = file.pages[0]
             return str(page.description)
-    except Exception:
+    except Exception:  # a damaged file has no note of ours, whatever its reader says
         return ""
 
 
@@ -46,5 +46,5 @@ def _read_comments(path: Path) -> str:
         import pydicom  # noqa: PLC0415 - optional, so only asked for when there is DICOM
 
         return str(pydicom.dcmread(files[0], stop_before_pixels=True).get("ImageComments", ""))
-    except Exception:
+    except Exception:  # a damaged file has no note of ours, whatever its reader says
         return ""
