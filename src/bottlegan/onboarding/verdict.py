@@ -1,8 +1,8 @@
 """Verdicts: what to think of a style that was fitted to a few images, in one word, with its reason and its remedy.
 
 The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. Those of
-the expected error and of darkness were drawn on simulated labs that no training and no benchmark saw; those of what is H&E
-are odds, chosen such that real H&E is seldom refused.
+the expected error and of darkness were drawn on simulated labs that no training and no benchmark saw. Those of what is
+H&E are odds, chosen such that real H&E is seldom refused.
 """
 
 from dataclasses import dataclass
