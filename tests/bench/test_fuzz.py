@@ -24,6 +24,11 @@ def test_the_same_seed_draws_the_same_cases_of_all_families() -> None:
     assert {case.family for case in draw_cases(50)} == set(FAMILIES)
 
 
+def test_a_campaign_in_parts_draws_the_same_cases() -> None:
+    whole = [str(case) for case in draw_cases(30)]
+    assert whole == [str(case) for first in (0, 20) for case in draw_cases(20 if first == 0 else 10, first=first)]
+
+
 @pytest.mark.parametrize(
     ("status", "printed", "text", "after", "fault"),
     [

@@ -40,8 +40,8 @@ class Ending:
     """The end of what it wrote to the standard error."""
 
 
-def run_campaign(count: int, seed: int = 0, progress: Progress | None = None) -> list[Ending]:
-    """Run cases and return how each ended."""
+def run_campaign(count: int, seed: int = 0, first: int = 0, progress: Progress | None = None) -> list[Ending]:
+    """Run `count` cases, starting at number `first`, and return how each ended."""
     context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
     if sys.platform != "win32":
         context.set_forkserver_preload(["bottlegan.bench.fuzz_preload"])
@@ -49,7 +49,7 @@ def run_campaign(count: int, seed: int = 0, progress: Progress | None = None) ->
         sandbox = Path(root) / "sandbox"
         sandbox.mkdir()
         make_sandbox(sandbox)
-        cases = list(draw_cases(count, seed))
+        cases = list(draw_cases(count, seed, first))
         tracked = (progress or Silent()).track(cases, "fuzzing", count)
         return [_run_case(case, sandbox, Path(root) / str(number), context) for number, case in enumerate(tracked)]
 

@@ -110,10 +110,10 @@ def make_sandbox(folder: Path) -> None:
         os.mkfifo(folder / "fifo")
 
 
-def draw_cases(count: int, seed: int = 0) -> Iterator[Case]:
-    """Yield cases, as many of each family."""
+def draw_cases(count: int, seed: int = 0, first: int = 0) -> Iterator[Case]:
+    """Yield `count` cases, starting at number `first`; the families take turns."""
     makers = (draw_file, draw_path, draw_arguments, draw_settings, draw_environment)
-    for index in range(count):
+    for index in range(first, first + count):
         yield makers[index % len(makers)](numpy_stream(seed, "fuzz", index))
 
 

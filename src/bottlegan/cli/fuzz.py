@@ -14,6 +14,7 @@ from bottlegan.core.files import write_text
 
 def fuzz(
     cases: Annotated[int, typer.Option(help="Number of commands to try.", min=1)] = 1500,
+    first: Annotated[int, typer.Option(help="Number of the first command, to run the campaign in parts.", min=0)] = 0,
     seed: Annotated[int, typer.Option(help="The same seed tries the same commands.")] = 0,
     json_file: JsonOption = None,
 ) -> None:
@@ -27,7 +28,7 @@ def fuzz(
     check_json(json_file)
     from bottlegan.bench.fuzz import run_campaign, summarize
 
-    figures = summarize(run_campaign(cases, seed, TerminalProgress()))
+    figures = summarize(run_campaign(cases, seed, first, TerminalProgress()))
     if json_file is not None:
         write_text(json_file, json.dumps(figures, indent=2) + "\n")
     families, faults = figures["families"], figures["faults"]
