@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-from scipy.special import ndtri
 
 from bottlegan.federated.protocol.privacy import Floats, Whole
 
@@ -79,6 +78,8 @@ def expand(seed: bytes, count: int) -> Whole:
 
 def draw_normal(seed: bytes, count: int) -> Floats:
     """Return standard normal numbers that nobody without the seed can tell from random ones."""
+    from scipy.special import ndtri  # noqa: PLC0415 - every message to a lab would import it, and few need noise
+
     bits = np.frombuffer(_stream(seed, 8 * count), "<u8") >> np.uint64(64 - UNIFORM_BITS)
     found: Floats = ndtri((bits.astype(np.float64) + 0.5) / 2**UNIFORM_BITS)
     return found
