@@ -1,3 +1,4 @@
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,8 +70,12 @@ def test_all_rows_have_five_seeds_and_the_papers_rows_three_folds() -> None:
 def test_only_rows_that_are_asked_for_are_made() -> None:
     some = Experiment("cpu", "wide", Path(), rows=("oracle",), draws=2)
     assert set(some.list_runs()) == {("oracle", seed, fold) for seed in range(2) for fold in range(FOLDS)}
+    first = replace(some, folds=1)
+    assert first.list_runs() == [("oracle", 0, 0), ("oracle", 1, 0)]
     with pytest.raises(InputError, match="table1 has no row oracel; there are: fedavgm"):
         Experiment("cpu", "wide", Path(), rows=("oracel",))
+    with pytest.raises(InputError, match="table1 has 1 to 3 folds, not 4"):
+        replace(some, folds=4)
 
 
 def test_settings_are_chosen_on_labs_that_the_table_never_sees() -> None:
@@ -217,6 +222,13 @@ def test_the_command_makes_only_what_is_missing(styles: ModelWeights, smoke: Exp
     page = run_table1(replace(smoke, rows=("fedavgm", "hed")), jobs=1)
     assert smoke.path("fedavgm", 0, 0).stat().st_mtime_ns == before
     assert "| FedAvgM + HED jitter | 1 |" in page.read_text()
+
+
+def test_rows_that_are_made_side_by_side_share_one_phase_1(world: World, tmp_path: Path) -> None:
+    path, labs = tmp_path / "styles.safetensors", world.labs("own")
+    with ThreadPoolExecutor(3) as pool:
+        found = [task.result() for task in [pool.submit(obtain_styles, labs, 0, path) for _ in range(3)]]
+    assert {each.document.record["seconds"] for each in found} == {found[0].document.record["seconds"]}
 
 
 def test_torchstain_leaves_alone_what_it_fails_on(world: World, styles: ModelWeights) -> None:

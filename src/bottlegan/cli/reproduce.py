@@ -39,7 +39,10 @@ def reproduce(
     ] = "adversarial",
     labs: Annotated[int, typer.Option(help="Labs of phase1, the first of table1's.", min=1)] = 20,
     seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 has its own draws.")] = 0,
-    draws: Annotated[int, typer.Option(help="Draws of labs and first weights in table1, table3 and figure3.")] = 5,
+    draws: Annotated[
+        int, typer.Option(help="Draws of labs and first weights in table1, table3 and figure3.", min=1)
+    ] = 5,
+    folds: Annotated[int, typer.Option(help="Folds of the paper's rows in table1 and figure3.", min=1, max=3)] = 3,
     row: Annotated[
         list[str] | None,
         typer.Option(help="A row of table1 or table3; may be given again.", show_default="all"),
@@ -72,7 +75,7 @@ def reproduce(
             case "table1":
                 from bottlegan.reproduce.table1 import Experiment, run_table1
 
-                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
+                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, folds, sweep)
                 written = run_table1(experiment, jobs, progress)
             case "phase1":
                 from bottlegan.reproduce.phase1 import Trial, run_trial
@@ -87,7 +90,7 @@ def reproduce(
                 from bottlegan.reproduce.figure3 import run_figure3
                 from bottlegan.reproduce.table1 import Experiment
 
-                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, sweep)
+                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, folds, sweep)
                 written = run_figure3(experiment, jobs, progress)
             case "table2":
                 from bottlegan.reproduce.table2 import run_table2

@@ -8,17 +8,12 @@ anew, does not; that shows only beside a head that was noted elsewhere. The head
 import hashlib
 import json
 import os
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from bottlegan.core.errors import InputError, MissingError
-
-if sys.platform != "win32":
-    import fcntl
+from bottlegan.core.files import locked
 
 PREVIOUS = "previous"
 """The key of a record that holds the SHA-256 of the line before."""
@@ -38,7 +33,7 @@ class Chain:
 
     def append(self, record: dict[str, object]) -> str:
         """Write a record behind the last line, on disk before this returns, and return the new head."""
-        with _locked(self._file):
+        with locked(self._file):
             if self._file.seek(0, os.SEEK_END) != self._end:
                 self._head = self._find_head()
             line = _vouch(json.dumps({**record, PREVIOUS: self._head}, allow_nan=False).encode())
@@ -146,16 +141,3 @@ def _is_vouched(line: bytes) -> bool:
 
 def _digest(line: bytes) -> str:
     return hashlib.sha256(line).hexdigest()
-
-
-@contextmanager
-def _locked(file: BinaryIO) -> Iterator[None]:
-    """Keep other processes from appending meanwhile."""
-    if sys.platform == "win32":
-        yield
-        return
-    fcntl.flock(file, fcntl.LOCK_EX)
-    try:
-        yield
-    finally:
-        fcntl.flock(file, fcntl.LOCK_UN)

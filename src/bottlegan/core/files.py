@@ -7,8 +7,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from bottlegan.core.errors import InputError, MissingError
+
+if sys.platform != "win32":
+    import fcntl
 
 
 @contextmanager
@@ -40,6 +44,19 @@ def replacing(path: Path, *, private: bool = False, durable: bool = False) -> It
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def locked(file: BinaryIO) -> Iterator[None]:
+    """Keep other processes out of such a block for the same file meanwhile, but for Windows, which has no such lock."""
+    if sys.platform == "win32":
+        yield
+        return
+    fcntl.flock(file, fcntl.LOCK_EX)
+    try:
+        yield
+    finally:
+        fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def check_readable(path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch
 
+from bottlegan.core.files import locked
 from bottlegan.data.labels import Truth
 from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import hold
@@ -115,21 +116,30 @@ def obtain_styles(
 ) -> ModelWeights:
     """Return the global BottleGAN of phase 1; it is kept in `path` for the other rows, with what it cost as its record.
 
-    Phase 1 that was interrupted goes on from a folder beside it.
+    Phase 1 that was interrupted goes on from a folder beside it. Of rows that are made side by side one makes it, while
+    the others wait.
     """
-    if not path.exists():
-        config = FederationConfig(seed=seed, phase1=phase1, rounds=ROUNDS)
-        folder = path.with_suffix("")
-        held = {each.name: hold(each.train, [], [], reference_set) for each in labs}
-        answers = {name: Client(each, folder / "labs" / name).answer for name, each in held.items()}
-        started = time.process_time()
-        run_phase1(LocalExchange(answers), config, folder, reference_set=reference_set)
-        sent = next(iter(UploadStore(folder / UPLOADS).read_all().values()))
-        record: dict[str, str | int | float] = {"seconds": time.process_time() - started, "bytes": count_bytes(sent)}
-        model = read_weights(folder / STYLES)
-        write_weights(replace(model, document=replace(model.document, record=record)), path)
-        shutil.rmtree(folder)
+    with path.with_suffix(".lock").open("wb") as lock, locked(lock):
+        if not path.exists():
+            make_styles(labs, seed, path, phase1, reference_set)
     return read_weights(path)
+
+
+def make_styles(
+    labs: Sequence[LabData], seed: int, path: Path, phase1: Phase1Config, reference_set: Sequence[Pixels]
+) -> None:
+    """Run phase 1 and write its model to `path`."""
+    config = FederationConfig(seed=seed, phase1=phase1, rounds=ROUNDS)
+    folder = path.with_suffix("")
+    held = {each.name: hold(each.train, [], [], reference_set) for each in labs}
+    answers = {name: Client(each, folder / "labs" / name).answer for name, each in held.items()}
+    started = time.process_time()
+    run_phase1(LocalExchange(answers), config, folder, reference_set=reference_set)
+    sent = next(iter(UploadStore(folder / UPLOADS).read_all().values()))
+    record: dict[str, str | int | float] = {"seconds": time.process_time() - started, "bytes": count_bytes(sent)}
+    model = read_weights(folder / STYLES)
+    write_weights(replace(model, document=replace(model.document, record=record)), path)
+    shutil.rmtree(folder)
 
 
 def count_bytes(weights: Weights) -> int:

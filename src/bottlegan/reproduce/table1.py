@@ -69,6 +69,8 @@ class Experiment:
     """Keys of the rows to make; none for all."""
     draws: int = SEEDS
     """Seeds."""
+    folds: int = FOLDS
+    """Of the paper's rows; the others have the first alone."""
     sweep: bool = False
     """Whether to compare settings of the baselines instead, on labs that are drawn for that alone."""
 
@@ -78,6 +80,8 @@ class Experiment:
         unknown = [key for key in self.rows if key not in known]
         if unknown:
             raise InputError(f"table1 has no row {unknown[0]}; there are: {', '.join(known)}")
+        if not 1 <= self.folds <= FOLDS:
+            raise InputError(f"table1 has 1 to {FOLDS} folds, not {self.folds}")
 
     @property
     def methods(self) -> tuple[Method, ...]:
@@ -100,7 +104,7 @@ class Experiment:
 
     def list_runs(self) -> list[Which]:
         """Return row, seed and fold of all runs: every row with each seed, the paper's with each fold, too."""
-        draws, folds = (1, 1) if self.scale == "smoke" else (self.draws, FOLDS)
+        draws, folds = (1, 1) if self.scale == "smoke" else (self.draws, self.folds)
         seeds = range(FIRST_VALIDATION, FIRST_VALIDATION + draws) if self.sweep else range(draws)
         paper, other = [[each.key for each in self.methods if each.paper is is_paper] for is_paper in (True, False)]
         first = [(key, seed, 0) for keys in (paper, other) for seed in seeds for key in keys]
