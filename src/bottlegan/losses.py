@@ -1,4 +1,4 @@
-"""Losses as pure functions, each with its equation: images in [0, 1] or scores go in, a scalar comes out."""
+"""Losses as pure functions, each with its equation. They take images in [0, 1] or scores and return a scalar."""
 
 from collections.abc import Callable
 from typing import Literal
@@ -16,8 +16,8 @@ Classes = Literal["cross-entropy", "focal", "dice-ce"]
 def critic_loss(form: Adversarial, real: Tensor, fake: Tensor) -> Tensor:
     """Return what a critic minimizes, given its scores of real and of generated images.
 
-    wasserstein: mean D(fake) - mean D(real), with a penalty on gradients; linear (the paper's): the same of
-    sigmoid(D), which needs none; lsgan: mean (D(real) - 1)^2 + mean D(fake)^2; hinge: mean max(0, 1 - D(real)) +
+    wasserstein: mean D(fake) - mean D(real), with a gradient penalty; linear (the paper's): the same with
+    sigmoid(D), which needs no penalty; lsgan: mean (D(real) - 1)^2 + mean D(fake)^2; hinge: mean max(0, 1 - D(real)) +
     mean max(0, 1 + D(fake)).
     """
     match form:
@@ -53,20 +53,20 @@ def gradient_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, fake: Ten
 
 
 def cycle_loss(there_and_back: Tensor, start: Tensor) -> Tensor:
-    """Return the mean of |G_s(G_{s^-1}(x)) - x|_1, or of the other way round."""
+    """Return the mean of |G_s(G_{s^-1}(x)) - x|_1, or of the reverse cycle."""
     return (there_and_back - start).abs().mean()
 
 
 def identity_loss(mapped: Tensor, start: Tensor) -> Tensor:
-    """Return the mean of |G_{s^-1}(c) - c|_1, for images that are in the wanted stain already."""
+    """Return the mean of |G_{s^-1}(c) - c|_1, for images that are already in the target stain."""
     return (mapped - start).abs().mean()
 
 
 def profile_distance(profiles: Tensor, references: Tensor, matches: Tensor) -> Tensor:
-    """Return the sliced Wasserstein distance (N,) of color distributions to those that they are matched with.
+    """Return the sliced Wasserstein distance (N,) between color distributions and their matches.
 
-    A profile (D, L) holds L quantiles of an image's colors along D directions. Between equal quantiles lies the optimal
-    transport plan on a line, so the distance is mean |q - r| over directions, quantiles and matches.
+    A profile (D, L) holds L quantiles of an image's colors along D directions. On a line, the optimal transport plan
+    pairs equal quantiles, so the distance is mean |q - r| over directions, quantiles and matches.
 
     Args:
         profiles: (N, D, L).
@@ -77,11 +77,12 @@ def profile_distance(profiles: Tensor, references: Tensor, matches: Tensor) -> T
 
 
 def class_loss(form: Classes, logits: Tensor, truth: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Return how badly logits (N, K, ...) of K classes fit the true classes (N, ...); those IGNORED do not count.
+    """Return the loss of logits (N, K, ...) of K classes against the true classes (N, ...), without IGNORED ones.
 
     cross-entropy: mean -ln p(true class); focal: mean -(1 - p)^2 ln p, pixel by pixel; dice-ce: the cross-entropy plus
-    1 - 2 sum(p t) / (sum p + sum t) over the batch, its mean over all classes but the first; of patches, which have no
-    pixels, the cross-entropy alone. `weight` counts each pixel so often; the mean stays over all that count.
+    1 - 2 sum(p t) / (sum p + sum t) over the batch, averaged over all classes except the first. For patches, which have
+    no pixels, dice-ce is the cross-entropy alone. `weight` multiplies each pixel's loss; the mean is still over all
+    pixels that are not ignored.
     """
     counts = truth != IGNORED
     surprise = F.cross_entropy(logits, truth, reduction="none", ignore_index=IGNORED)
@@ -94,6 +95,6 @@ def class_loss(form: Classes, logits: Tensor, truth: Tensor, weight: Tensor | No
     wanted = torch.stack([(truth == k).to(shares) for k in range(1, logits.shape[1])], dim=1)
     share = (counts if weight is None else counts * weight)[:, None]
     over = (0, *range(2, logits.ndim))
-    both, either = (shares * wanted * share).sum(over), (shares * share + wanted * share).sum(over)
-    # The one keeps a class that is not in the batch from dividing by nothing.
-    return loss + (1 - (2 * both + 1) / (either + 1)).mean()
+    overlap, total = (shares * wanted * share).sum(over), (shares * share + wanted * share).sum(over)
+    # Adding 1 keeps a class that is not in the batch from dividing by zero.
+    return loss + (1 - (2 * overlap + 1) / (total + 1)).mean()

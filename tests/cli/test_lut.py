@@ -140,7 +140,7 @@ def test_a_map_that_fails_a_check_is_marked(
         (["--model", "paper.safetensors", "--out", "O"], "no map of colors"),
         (["--model", "one.safetensors"], "--out FILE.cube"),
         (["--model", "one.safetensors", "--out", "O", "--size", "16"], "17, 33 or 65, got 16"),
-        (["--model", "one.safetensors", "--out", "o.txt"], "o.txt: a table must end in .cube"),
+        (["--model", "one.safetensors", "--out", "o.txt"], "o.txt: the name must end in .cube"),
         (["--model", "one.safetensors", "--out", "gone/o.cube"], "gone: there is no such folder"),
         # Where it goes is looked at first, before anything that takes time.
         (["--model", "gone.safetensors", "--out", "gone/o.cube"], "gone: there is no such folder"),

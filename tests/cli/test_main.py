@@ -63,7 +63,7 @@ def test_bad_input_is_one_line_and_status_2_and_nothing_is_written(
         (["evaluate", ".", "."], "holds no image"),
         (["demo", "--config", "gone.toml"], "gone.toml: there is no such file"),
         (["demo", "--config", "wrong.toml"], "unknown key `extra`"),
-        (["demo", "--out", "wrong.toml/inside"], "wrong.toml/inside: cannot be made a folder"),
+        (["demo", "--out", "wrong.toml/inside"], "wrong.toml/inside: cannot be created"),
     ],
 )
 def test_each_wrong_argument_is_named(

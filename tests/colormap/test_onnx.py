@@ -116,7 +116,7 @@ def test_all_that_differs_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("differ", "largest", "tolerable", "text"),
     [
-        (0, 0, True, "all 16,777,216 colors as the kernel maps them"),
+        (0, 0, True, "all 16,777,216 colors match the kernel"),
         (100, 1, True, "100 of 16,777,216 colors (0.0006 %) differ from the kernel, by at most 1 level"),
         (1, 2, False, "1 of 16,777,216 colors (0.0000 %) differ from the kernel, by at most 2 levels"),
         (16778, 1, False, "16,778 of 16,777,216 colors (0.1000 %) differ from the kernel, by at most 1 level"),

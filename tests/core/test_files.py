@@ -138,5 +138,5 @@ def test_a_file_is_no_place_for_a_folder(tmp_path: Path) -> None:
     check_folder(tmp_path)
     check_folder(tmp_path / "a" / "b")
     for path in (tmp_path / "file", tmp_path / "file" / "a"):
-        with pytest.raises(InputError, match="cannot be made a folder"):
+        with pytest.raises(InputError, match="cannot be created"):
             check_folder(path)

@@ -28,7 +28,7 @@ def test_ids_leave_out_what_is_ignored() -> None:
         ({"classes": [f"c{k}" for k in range(65)]}, "got 65"),
         ({"ignore": -1}, "ignore must be"),
         ({"kind": "classification", "ignore": 3}, "leave it out"),
-        ({"micrometers": 0.0}, "micrometers a pixel must be"),
+        ({"micrometers": 0.0}, "micrometers must be"),
         ({"kind": "detection"}, "kind"),
     ],
 )

@@ -150,7 +150,7 @@ def small_bomb(path: Path) -> None:
         (truncated("WEBP"), "truncated or damaged|is not an image"),
         (truncated("TIFF"), "truncated or damaged|is not an image"),
         (bomb, "too large"),
-        (small_bomb, "too large to be read whole, at most 100 megapixels"),
+        (small_bomb, "too large to be read whole .the limit is 100 megapixels"),
         (lambda path: path.mkdir(), "is a folder"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",

@@ -119,7 +119,7 @@ def test_one_class_only_has_no_roc_curve() -> None:
 
 def test_nothing_cannot_be_scored() -> None:
     layout = Layout(2, ranked=False)
-    with pytest.raises(InputError, match="no pixel to score"):
+    with pytest.raises(InputError, match="nothing to score"):
         compute_scores(torch.zeros(layout.size).double(), layout, NAMES[:2])
 
 
@@ -140,7 +140,7 @@ def test_a_tally_that_cannot_be_is_found_out() -> None:
         assert find_bad_tally(bad, layout) is not None
     bad = good.clone()
     bad[-1] += 7
-    assert find_bad_tally(bad, layout) == "the parts of its tally do not fit together"
+    assert find_bad_tally(bad, layout) == "the parts of its tally do not match"
 
 
 @pytest.mark.parametrize("lie", LIES)

@@ -61,7 +61,7 @@ def test_where_nothing_can_be_written_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(MissingError, match=r"gone: there is no such folder to write b\.png to"):
         pair_files(tmp_path / "in" / "a.png", tmp_path / "gone" / "b.png")
     write_image(tmp_path / "file.png", GRAY)
-    with pytest.raises(InputError, match=r"file\.png: cannot be made a folder"):
+    with pytest.raises(InputError, match=r"file\.png: cannot be created"):
         pair_files(tmp_path / "in", tmp_path / "file.png")
 
 

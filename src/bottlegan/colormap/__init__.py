@@ -1,1 +1,1 @@
-"""One map of colors, the same bits on every machine: the kernel, its memory, and coarse tables for others."""
+"""One map of colors, identical to the bit on every machine: the kernel, its table, and exports for other software."""

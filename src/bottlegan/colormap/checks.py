@@ -1,7 +1,7 @@
-"""What one should know of a color map before trusting it: white, more and more stain, and neighboring colors.
+"""Checks of a color map before it is trusted: white, increasing stain, and neighboring colors.
 
-A smooth map still jumps at the dark end: from level 0 to 1 is as much optical density as from 128 to 255. So jumps are
-told twice, anywhere and where every channel lets through some light, and only the latter have a limit.
+Even a smooth map jumps at the dark end: levels 0 and 1 are as far apart in optical density as levels 128 and 255. So
+jumps are reported twice: over all colors, and over colors without a dark channel. Only the latter have a limit.
 """
 
 from collections.abc import Mapping
@@ -19,50 +19,50 @@ Color = tuple[int, int, int]
 
 WHITE = 255
 STEPS = 128
-"""Colors along a path from white into stain."""
+"""Number of colors along a path from white into stain."""
 STRONGEST = 1.5
-"""Concentration at its end; 1 is strong."""
+"""Concentration at the end of a path; 1 is strong."""
 STRIDE = 5
-"""Every so many levels a color is compared with its neighbors, where comparing all of them takes too long."""
+"""Distance in levels between the colors that are compared with their neighbors, where comparing all takes too long."""
 DARK = 32
-"""Level of a channel below which one level is more than 3 % of the light."""
+"""A channel below this level is dark: one level is more than 3 % of its light."""
 
 MOST_WHITE_SHIFT = 5
-"""Levels that a map to the reference stain may take from white before somebody should look at it."""
+"""Levels by which a map to the reference stain may darken white before somebody should look at it."""
 MOST_LIGHTER = 0.01
-"""Share of steps into more stain that may come out lighter."""
+"""Share of steps toward more stain that may come out lighter."""
 MOST_JUMP = 8
-"""Levels between neighbors, where no channel is dark."""
+"""Largest acceptable difference in levels between mapped neighbors without a dark channel."""
 
 
 @dataclass(frozen=True)
 class Jump:
-    """The largest difference between what a map makes of two neighbors: colors one level of one channel apart."""
+    """The largest difference between two mapped neighbors: colors that are one level of one channel apart."""
 
     levels: int
-    """Of the channel that changes most."""
+    """Difference in the channel that changes most."""
     color: Color
-    """The darker one of the two."""
+    """The darker of the two neighbors."""
     pairs: int
-    """Neighbors that were compared."""
+    """Number of pairs that were compared."""
 
 
 @dataclass(frozen=True)
 class MapChecks:
-    """What was found of a map."""
+    """The findings about a map."""
 
     white: Color
-    """What it makes of white."""
+    """The mapped color of white."""
     lighter: Mapping[str, float]
-    """Share of the steps into more of something, by its name, at which the output is lighter than it was before."""
+    """By path name: the share of steps into more stain at which the output becomes lighter."""
     jump: Jump
-    """Where no channel is dark."""
+    """Largest jump among colors without a dark channel."""
     dark_jump: Jump
-    """Anywhere."""
+    """Largest jump among all colors."""
 
     @property
     def white_shift(self) -> int:
-        """How many levels white is off, in the channel that is off most."""
+        """Largest error of white, over its channels, in levels."""
         return WHITE - min(self.white)
 
 
@@ -74,7 +74,7 @@ def check_map(convert: Convert, stride: int = STRIDE) -> MapChecks:
 
 
 def stain_paths() -> dict[str, Pixels]:
-    """Return paths (P, STEPS, 3) of darker and darker colors: gray, and each stain of nine laboratories, from white."""
+    """Return paths (P, STEPS, 3) of ever darker colors from white: gray, and each stain of the nine laboratories."""
     stains = np.stack([list_stains(style) for style in LABORATORIES])
     ends = {
         "gray": np.full((1, 3), float(DENSITY[0])),
@@ -87,9 +87,9 @@ def stain_paths() -> dict[str, Pixels]:
 
 
 def lighter_steps(convert: Convert, paths: Pixels) -> float:
-    """Return the share of steps along paths (P, S, 3) after which a color comes out lighter than one before it.
+    """Return the share of steps along paths (P, S, 3) after which a color comes out lighter than an earlier one.
 
-    Light is the mean optical density of the channels. What rounding to levels may have done does not count.
+    Lightness is the mean optical density of the channels. Differences that rounding explains do not count.
     """
     mapped = convert(paths.reshape(-1, 3)).reshape(paths.shape).astype(np.float64)
     darkest, lightest = _darkness(mapped - 0.5), _darkness(mapped + 0.5)
@@ -102,13 +102,13 @@ def largest_jump(convert: Convert, stride: int = 1, darkest: int = 0) -> Jump:
 
     Args:
         convert: The map.
-        stride: Compare every so many levels of each channel with the next level; 1 is all there are.
+        stride: Distance in levels between the compared colors, along each channel; 1 compares all.
         darkest: Leave out colors with a channel below this level.
     """
     side = np.arange(0, WHITE + 1, stride, dtype=np.uint8)
     side = side[side >= darkest]
-    found, pairs = Jump(-1, (0, 0, 0), 0), 0
-    for red in side:  # a plane at a time, so that memory does not matter
+    largest, pairs = Jump(-1, (0, 0, 0), 0), 0
+    for red in side:  # one plane at a time, to save memory
         plane = np.stack(np.meshgrid(red, side, side, indexing="ij"), axis=-1).reshape(-1, 3)
         mapped = convert(plane)
         for channel in range(3):
@@ -119,13 +119,13 @@ def largest_jump(convert: Convert, stride: int = 1, darkest: int = 0) -> Jump:
             beside[:, channel] += 1
             apart = np.abs(np.subtract(convert(beside), mapped[inside], dtype=np.int16)).max(axis=1)
             pairs += len(apart)
-            if apart.max() > found.levels:
-                found = Jump(int(apart.max()), _color(plane[inside][apart.argmax()]), 0)
-    return replace(found, pairs=pairs)
+            if apart.max() > largest.levels:
+                largest = Jump(int(apart.max()), _color(plane[inside][apart.argmax()]), 0)
+    return replace(largest, pairs=pairs)
 
 
 def _darkness(levels: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the mean optical density (...) of levels (..., 3), which need not be whole."""
+    """Return the mean optical density (...) of levels (..., 3), which need not be whole numbers."""
     return np.asarray(-np.log((levels.clip(0, WHITE) + 1) / 256).mean(axis=-1))
 
 

@@ -1,7 +1,7 @@
-"""Color maps as `.cube` files, the coarse tables that video and color software reads, and how far off they are.
+"""Color maps as `.cube` files, the coarse tables that video and color software reads, and their measured error.
 
-A file of Adobe's and Resolve's format holds what a map makes of a regular grid of colors; in between, whoever reads it
-interpolates. That is never exact, so each file that we write says in its comments what was measured.
+A file in the format of Adobe and Resolve holds the mapped colors of a regular grid; readers interpolate between them.
+That is never exact, so the comments of each file that we write state the measured error.
 """
 
 import math
@@ -23,23 +23,23 @@ from bottlegan.stain.style import LABS, draw_style, mix_stains
 
 Floats = NDArray[np.float64]
 Intensities = Callable[[Floats], Floats]
-"""What makes of colors (N, 3) in [0, 1] others, not rounded to levels."""
+"""Maps colors (N, 3) in [0, 1] to colors that are not rounded to levels."""
 
 SIZES = (17, 33, 65)
-"""Colors along each side of the tables that we write: what other software reads without resampling."""
+"""Colors along each side of the tables that we write; other software reads these sizes without resampling."""
 LARGEST = 129
 """Colors along each side of the largest table that is read."""
 MAX_BYTES = 100 * LARGEST**3
-"""More than such a table takes, however many digits its numbers have."""
+"""Upper bound of the size of such a file, however many digits its numbers have."""
 DIGITS = 6
-"""Decimals of the numbers in a file: a thousandth of what a level needs."""
+"""Decimals of the numbers in a file: a thousand times as fine as a level."""
 LONGEST = 240
-"""Characters of a comment: a line may have 250 in Adobe's format."""
+"""Most characters of a comment: Adobe's format allows lines of 250."""
 
 SAMPLED = 200_000
-"""Colors of either kind on which a table is measured."""
+"""Number of tissue colors, and of random colors, on which the error of a table is measured."""
 SAMPLED_STYLES = 64
-"""Simulated labs whose colors they are."""
+"""Number of simulated labs that the tissue colors come from."""
 
 NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?", re.ASCII)
 
@@ -50,25 +50,25 @@ class Cube:
 
     title: str
     grid: Floats
-    """(S, S, S, 3) colors, usually in [0, 1], by the red, green and blue of those that they are made of."""
+    """(S, S, S, 3) mapped colors, usually in [0, 1], indexed by the red, green and blue of the input."""
     comments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Deviation:
-    """How far a coarse table is off, in levels of 256, when its colors are rounded to levels as well."""
+    """The error of a coarse table in levels of 256, after rounding its colors to levels."""
 
     colors: str
-    """What it was measured on."""
+    """The colors on which it was measured."""
     mean: float
-    """Over colors and channels."""
+    """Mean over colors and channels."""
     largest: int
-    """Of any channel."""
+    """Largest over colors and channels."""
     off: float
-    """Share of the colors of which some channel is off by more than one level."""
+    """Share of the colors with a channel that is off by more than one level."""
 
     def __str__(self) -> str:
-        """Return it as a line of text."""
+        """Return the error as a line of text."""
         return (
             f"{self.colors}: mean {self.mean:.4f} levels, largest {self.largest} levels, "
             f"{100 * self.off:.3f} % of colors off by more than 1 level"
@@ -76,7 +76,7 @@ class Deviation:
 
 
 def sample_grid(color_map: Intensities, size: int) -> Floats:
-    """Return what a map makes of a regular grid of colors, (S, S, S, 3), with as many digits as a file keeps."""
+    """Return the mapped colors of a regular grid, (S, S, S, 3), rounded to the digits that a file keeps."""
     check_size(size)
     side = np.arange(size) / (size - 1)
     colors = np.stack(np.meshgrid(side, side, side, indexing="ij"), axis=-1)
@@ -84,13 +84,13 @@ def sample_grid(color_map: Intensities, size: int) -> Floats:
 
 
 def check_size(size: int) -> None:
-    """Refuse a size that we do not write."""
+    """Refuse a size that is not in SIZES."""
     if size not in SIZES:
-        raise InputError(f"a .cube file can have a size of 17, 33 or 65, got {size}; 33 is what most software expects")
+        raise InputError(f"a .cube file can have a size of 17, 33 or 65, got {size}; most software expects 33")
 
 
 def interpolate(grid: Floats, levels: Pixels) -> Pixels:
-    """Return levels (N, 3), mapped by a coarse table: trilinear between the eight colors around each, and rounded."""
+    """Return levels (N, 3) mapped by a coarse table: trilinear between the eight surrounding colors, then rounded."""
     place = levels * ((len(grid) - 1) / 255)
     low = np.minimum(place.astype(np.intp), len(grid) - 2)
     share = place - low
@@ -103,38 +103,38 @@ def interpolate(grid: Floats, levels: Pixels) -> Pixels:
 
 
 def measure(grid: Floats, exact: Convert) -> tuple[Deviation, ...]:
-    """Return how far a coarse table is off the exact map, on colors of tissue and on any."""
+    """Return the error of a coarse table against the exact map, on tissue colors and on random colors."""
     sets = {"tissue-like colors": tissue_colors(SAMPLED), "random colors": random_colors(SAMPLED)}
     return tuple(compare(grid, exact, colors, f"{len(colors)} {name}") for name, colors in sets.items())
 
 
 def compare(grid: Floats, exact: Convert, colors: Pixels, name: str) -> Deviation:
-    """Return how far a coarse table is off the exact map on some colors (N, 3)."""
+    """Return the error of a coarse table against the exact map on `colors` (N, 3)."""
     apart = np.abs(np.subtract(interpolate(grid, colors), exact(colors), dtype=np.int16))
     return Deviation(name, float(apart.mean()), int(apart.max()), float((apart.max(axis=1) > 1).mean()))
 
 
 def tissue_colors(count: int) -> Pixels:
-    """Return colors (N, 3) as tissue has them, always the same: mixes of both stains in styles of simulated labs."""
+    """Return colors (N, 3) of tissue, always the same: mixtures of both stains in the styles of simulated labs."""
     random = numpy_stream(0, "colors of tissue")
-    each = math.ceil(count / SAMPLED_STYLES)
+    count_per_style = math.ceil(count / SAMPLED_STYLES)
     colors = []
     for index in range(SAMPLED_STYLES):
         style = draw_style(random, str(index), LABS)
-        # Most of a slide holds little of either stain; 1 is strong.
-        colors.append(mix_stains(random.exponential(0.35, (each, 2)), style))
+        # Most of a slide holds little of either stain; a concentration of 1 is strong.
+        colors.append(mix_stains(random.exponential(0.35, (count_per_style, 2)), style))
     return np.concatenate(colors)[:count]
 
 
 def random_colors(count: int) -> Pixels:
-    """Return colors (N, 3) of which each of the 256^3 is as likely, always the same."""
+    """Return random colors (N, 3), always the same; each of the 256^3 is equally likely."""
     return numpy_stream(0, "random colors").integers(0, 256, (count, 3), np.uint8)
 
 
 def check_target(path: Path) -> None:
-    """Refuse a path that no `.cube` file can be written to, before anything is computed."""
+    """Refuse a path where no `.cube` file can be written, before anything is computed."""
     if path.suffix.lower() != ".cube":
-        raise InputError(f"{path}: a table must end in .cube, or no software will know it; name it so")
+        raise InputError(f"{path}: the name must end in .cube, or other software will not open it; change the name")
     check_writable(path)
 
 
@@ -142,7 +142,7 @@ def write_cube(path: Path, cube: Cube) -> None:
     """Write a table to `path`, whole or not at all."""
     check_target(path)
     title = _plain(cube.title).replace('"', "'")
-    # Comments come first: some readers take every line after the size for a color.
+    # Comments come first: some readers treat every line after the size as a color.
     lines = [*(f"# {_plain(comment)}" for comment in cube.comments), f'TITLE "{title}"']
     lines += [f"LUT_3D_SIZE {len(cube.grid)}", "DOMAIN_MIN 0.0 0.0 0.0", "DOMAIN_MAX 1.0 1.0 1.0"]
     colors = cube.grid.transpose(2, 1, 0, 3).reshape(-1, 3)  # red is the first to change, then green, then blue
@@ -151,28 +151,28 @@ def write_cube(path: Path, cube: Cube) -> None:
 
 
 def read_cube(path: Path) -> Cube:
-    """Read a three-dimensional table, of any software, and check all of it."""
+    """Read a three-dimensional table from any software, and check all of it."""
     lines = list(enumerate(_read_lines(path), start=1))
     comments = tuple(line[1:].strip() for _, line in lines if line.startswith("#"))
-    told = [(number, line) for number, line in lines if line and not line.startswith("#")]
-    header = list(takewhile(lambda each: each[1][0].isalpha(), told))
+    content = [(number, line) for number, line in lines if line and not line.startswith("#")]
+    header = list(takewhile(lambda numbered: numbered[1][0].isalpha(), content))
     title, size = _read_header(header, path)
-    colors = told[len(header) :]
+    colors = content[len(header) :]
     if len(colors) != size**3:
-        found = f"{len(colors)} colors, not the {size**3} of LUT_3D_SIZE {size}"
-        raise InputError(f"{path}: has {found}; it may be cut off: copy or export it again")
+        mismatch = f"{len(colors)} colors, not the {size**3} of LUT_3D_SIZE {size}"
+        raise InputError(f"{path}: has {mismatch}; it may be cut off: copy or export it again")
     values = [_read_numbers(line, 3, f"{path}: line {number}") for number, line in colors]
     grid = np.array(values).reshape(size, size, size, 3).transpose(2, 1, 0, 3)
     return Cube(title, np.ascontiguousarray(grid), comments)
 
 
 def _read_header(header: Sequence[tuple[int, str]], path: Path) -> tuple[str, int]:
-    """Return the title and the size of a table, from the numbered lines before its colors."""
+    """Return the title and the size of a table from the numbered lines before its colors."""
     title, size, seen = "", None, set[str]()
     for number, line in header:
         where, (keyword, _, rest) = f"{path}: line {number}", line.partition(" ")
         if keyword in seen:
-            raise InputError(f"{where}: `{_shown(keyword)}` comes twice; export the table again")
+            raise InputError(f"{where}: `{_shown(keyword)}` appears twice; export the table again")
         seen.add(keyword)
         if keyword == "TITLE":
             title = rest.strip().strip('"')
@@ -186,13 +186,13 @@ def _read_header(header: Sequence[tuple[int, str]], path: Path) -> tuple[str, in
 
 
 def _read_lines(path: Path) -> Iterable[str]:
-    """Return the lines of a text file of bounded size, without the space around them."""
+    """Return the lines of a text file of bounded size, stripped of surrounding space."""
     if not path.exists():
         raise MissingError(f"{path}: there is no such file; check the path")
     if not path.is_file():
         raise InputError(f"{path}: is not a file; give a .cube file")
     if path.stat().st_size > MAX_BYTES:
-        raise InputError(f"{path}: has more than {MAX_BYTES} bytes, which no table of colors has; give a .cube file")
+        raise InputError(f"{path}: has more than {MAX_BYTES} bytes, too many for a color table; give a .cube file")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
@@ -211,14 +211,14 @@ def _read_size(text: str, where: str) -> int:
 
 
 def _check_domain(keyword: str, text: str, where: str) -> None:
-    """Refuse tables that are not of colors from 0 to 1, and what we do not know."""
+    """Refuse tables whose colors do not range from 0 to 1, and unknown keywords."""
     domains = {"DOMAIN_MIN": (0.0,) * 3, "DOMAIN_MAX": (1.0,) * 3, "LUT_3D_INPUT_RANGE": (0.0, 1.0)}
     if keyword == "LUT_1D_SIZE":
         raise InputError(f"{where}: holds a curve for each channel (LUT_1D_SIZE); export a 3D table")
     if keyword not in domains:
         raise InputError(f"{where}: unknown keyword `{_shown(keyword)}`; export the table again, as a 3D .cube file")
     if _read_numbers(text, len(domains[keyword]), where) != domains[keyword]:
-        raise InputError(f"{where}: colors must go from 0 to 1, got {keyword} {_shown(text)}; export the table so")
+        raise InputError(f"{where}: colors must range from 0 to 1, got {keyword} {_shown(text)}; export it that way")
 
 
 def _read_numbers(text: str, count: int, where: str) -> tuple[float, ...]:
@@ -232,11 +232,11 @@ def _read_numbers(text: str, count: int, where: str) -> tuple[float, ...]:
 
 
 def _plain(text: str) -> str:
-    """Return text as any reader takes it: one line of ASCII, not too long."""
+    """Return text that any reader accepts: one line of ASCII of limited length."""
     return " ".join(text.split()).encode("ascii", "backslashreplace").decode()[:LONGEST]
 
 
 def _shown(text: str) -> str:
-    """Return text from a file, fit for a terminal."""
+    """Return text from a file, safe to print in a terminal."""
     shown = "".join(character if character.isprintable() else "?" for character in text.strip())
     return shown if len(shown) <= 60 else shown[:60] + "..."

@@ -1,12 +1,12 @@
-"""The one way from a color to its mapped color, compiled, with the same bits on every machine.
+"""The only way from a color to its mapped color: compiled, and identical to the bit on every machine.
 
-Only additions, multiplications, divisions and square roots of single precision, each rounded by itself and all in the
-order in which they are written: no processor may do these differently. Densities come from a table, levels are found
-by comparing.
+The kernel uses only additions, multiplications, divisions and square roots in single precision. Each is rounded by
+itself, in the order written here, so no processor may compute them differently. Densities come from a table, and levels
+are found by comparison.
 
-numba keeps what it compiled in a cache, so that only the first call on a machine takes seconds. The cache goes by what
-this file says: so the kernel brings no number from elsewhere, but is given them all (`Arguments`).
-A file of its own, as importing the compiler takes a while, and most commands never need it.
+numba caches what it compiled, so only the first call on a machine takes seconds. The cache depends only on this file's
+content. Constants from other files would therefore go stale, so the kernel receives every number in `Arguments`. It has
+its own file because importing the compiler takes a while, and most commands never need it.
 """
 
 import numpy as np
@@ -19,11 +19,11 @@ from bottlegan.colormap.network import Arguments
 
 ZERO, ONE, TWO, THREE = np.float32(0), np.float32(1), np.float32(2), np.float32(3)
 KNOWN = np.uint32(255 << 24)
-"""Marks a place of a table that holds a color."""
+"""Marks an entry of the table that is filled."""
 
 
 def _can_cache() -> bool:
-    """Return whether there is a folder for what is compiled; where none can be written to, numba would not start."""
+    """Return whether there is a writable folder for compiled code; without one, numba would not start."""
     try:
         njit(cache=True)(_can_cache)
     except RuntimeError:
@@ -53,23 +53,23 @@ compiled = njit(nogil=True, cache=CACHED, fastmath=False, error_model="numpy")
 
 @compiled
 def _ramp(value, low, high):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Return 0 up to `low`, 1 from `high` on, and a smooth way between."""
+    """Return 0 up to `low`, 1 from `high` on, and a smooth transition between."""
     share = min(max((value - low) / (high - low), ZERO), ONE)
     return share * share * (THREE - TWO * share)
 
 
 @compiled
-def _weigh_ink(x, given):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Return how far a density is ink: 1, if no mix of the two stains comes near."""
-    glass, stains, inverse = given.glass, given.stains, given.inverse
-    faint, clear, near, far, green, other = given.limits
+def _weigh_ink(x, arguments):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Return how far a density is ink: 1 if no mixture of the two stains comes near."""
+    glass, stains, inverse = arguments.glass, arguments.stains, arguments.inverse
+    faint, clear, near, far, green, other = arguments.limits
     a, b, c = x[0] - glass[0], x[1] - glass[1], x[2] - glass[2]
     strongest = max(a, b, c)
     if strongest <= faint or b >= green * strongest:
         return ZERO
     hematoxylin = a * inverse[0, 0] + b * inverse[0, 1] + c * inverse[0, 2]
     eosin = a * inverse[1, 0] + b * inverse[1, 1] + c * inverse[1, 2]
-    if hematoxylin < ZERO or eosin < ZERO:  # then the nearest mix is the nearer stain alone
+    if hematoxylin < ZERO or eosin < ZERO:  # the nearest mixture is then the nearer stain alone
         along = a * stains[0, 0] + b * stains[0, 1] + c * stains[0, 2]
         across = a * stains[1, 0] + b * stains[1, 1] + c * stains[1, 2]
         hematoxylin, eosin = (ONE, ZERO) if along >= across else (ZERO, ONE)
@@ -84,16 +84,16 @@ def _weigh_ink(x, given):  # type: ignore[no-untyped-def]  # pragma: no cover
 
 
 @compiled
-def _add_layers(x, y, hidden, after, given):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Add what the hidden layers make of one density (3,) to `y` (3,); `hidden` and `after` (W,) are scratch."""
-    layers, shifts, last = given.layers, given.shifts, given.last
+def _add_layers(x, y, hidden, after, arguments):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Add the hidden layers' output for one density (3,) to `y` (3,); `hidden` and `after` (W,) are scratch space."""
+    layers, shifts, last = arguments.layers, arguments.shifts, arguments.last
     depth, width = shifts.shape
     for layer in range(depth):
         for j in range(width):
             after[j] = shifts[layer, j]
         for i in range(3 if layer == 0 else width):
             value = x[i] if layer == 0 else hidden[i]
-            for j in range(width):  # each sum keeps its order, however many are calculated at once
+            for j in range(width):  # each sum keeps its order, even when several are vectorized
                 after[j] += value * layers[layer, i, j]
         for j in range(width):
             hidden[j] = max(after[j], ZERO)
@@ -103,24 +103,24 @@ def _add_layers(x, y, hidden, after, given):  # type: ignore[no-untyped-def]  # 
 
 
 @compiled
-def _map_density(x, y, hidden, after, given):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Write what becomes of one density (3,) to `y` (3,)."""
-    matrix = given.matrix
+def _map_density(x, y, hidden, after, arguments):  # type: ignore[no-untyped-def]  # pragma: no cover
+    """Write the mapped density (3,) of one density to `y` (3,)."""
+    matrix = arguments.matrix
     for j in range(3):
-        y[j] = given.bias[j] + x[0] * matrix[0, j] + x[1] * matrix[1, j] + x[2] * matrix[2, j]
-    if len(given.shifts):
-        _add_layers(x, y, hidden, after, given)
-    if len(given.stains):
-        share = _weigh_ink(x, given)
+        y[j] = arguments.bias[j] + x[0] * matrix[0, j] + x[1] * matrix[1, j] + x[2] * matrix[2, j]
+    if len(arguments.shifts):
+        _add_layers(x, y, hidden, after, arguments)
+    if len(arguments.stains):
+        share = _weigh_ink(x, arguments)
         if share > ZERO:
-            for j in range(3):  # between two colors, so what is beyond white or black is cut off first
-                mapped = min(max(y[j], ZERO), given.density[0])
+            for j in range(3):  # clipped first, because this blends two colors
+                mapped = min(max(y[j], ZERO), arguments.density[0])
                 y[j] = mapped + share * (x[j] - mapped)
 
 
 @compiled
 def _find_level(density, scale, first, edges):  # type: ignore[no-untyped-def]  # pragma: no cover
-    """Return the nearest level, looked for from the brightest of its step on, of which there are `scale` a density."""
+    """Return the nearest level, starting the search at the brightest level of its step (`scale` steps per density)."""
     if not density > ZERO:
         return np.uint32(255)
     step = density * scale
@@ -136,9 +136,10 @@ def _find_level(density, scale, first, edges):  # type: ignore[no-untyped-def]  
 def look_up(
     table: Keys, pixels: NDArray[np.uint8], output: NDArray[np.uint8], unknown: NDArray[np.int64], keys: Keys
 ) -> int:  # pragma: no cover
-    """Write what the table has for pixels (N, 3) to `output` (N, 3), and to `unknown` (N,) which it has nothing for.
+    """Write the table's entries for pixels (N, 3) to `output` (N, 3), and the pixels without entry to `unknown` (N,).
 
-    Apart from `map_pixels`, as what has to fit into one loop with a network is four times slower. Returns their number.
+    Returns the number of pixels without an entry. This is separate from `map_pixels` because a single loop that also
+    contains the network is four times slower.
     """
     count = 0
     for i in range(len(pixels)):
@@ -159,26 +160,26 @@ def look_up(
     error_model="numpy",
 )
 def map_pixels(
-    table: Keys, chosen: NDArray[np.int64], pixels: NDArray[np.uint8], output: NDArray[np.uint8], given: Arguments
+    table: Keys, chosen: NDArray[np.int64], pixels: NDArray[np.uint8], output: NDArray[np.uint8], arguments: Arguments
 ) -> None:  # pragma: no cover
-    """Write what becomes of the `chosen` of pixels (N, 3) to `output` (N, 3), and to the table, unless that is empty.
+    """Map the `chosen` ones of pixels (N, 3); write them to `output` (N, 3) and to the table, if it has entries.
 
-    Threads that put the same color there at the same time write the same number in one piece.
+    Threads that fill in the same color at the same time write the same number, whole.
     """
-    width, remembers, keys = given.shifts.shape[1], len(table) > 0, given.keys
+    width, remembers, keys = arguments.shifts.shape[1], len(table) > 0, arguments.keys
     x, y = np.empty(3, np.float32), np.empty(3, np.float32)
     hidden, after = np.empty(width, np.float32), np.empty(width, np.float32)
-    first, edges = given.first, given.edges
-    scale = np.float32(len(first) - 1) / given.density[0]
+    first, edges = arguments.first, arguments.edges
+    scale = np.float32(len(first) - 1) / arguments.density[0]
     key = entry = np.uint32(0)
     for i in chosen:
-        if remembers:  # another pixel of the same color may have come before
+        if remembers:  # an earlier pixel may have had the same color
             key = keys[0, pixels[i, 0]] | keys[1, pixels[i, 1]] | keys[2, pixels[i, 2]]
             entry = table[key]
         if entry == 0:
             for j in range(3):
-                x[j] = given.density[pixels[i, j]]
-            _map_density(x, y, hidden, after, given)
+                x[j] = arguments.density[pixels[i, j]]
+            _map_density(x, y, hidden, after, arguments)
             red = _find_level(y[0], scale, first, edges)
             green = _find_level(y[1], scale, first, edges)
             blue = _find_level(y[2], scale, first, edges)
@@ -198,9 +199,9 @@ def map_pixels(
     fastmath=False,
     error_model="numpy",
 )
-def map_densities(densities: Floats, output: Floats, given: Arguments) -> None:  # pragma: no cover
-    """Write what becomes of densities (N, 3), which need not be those of levels, to `output` (N, 3)."""
-    width = given.shifts.shape[1]
+def map_densities(densities: Floats, output: Floats, arguments: Arguments) -> None:  # pragma: no cover
+    """Write the mapped densities (N, 3) to `output` (N, 3). The input need not be densities of levels."""
+    width = arguments.shifts.shape[1]
     hidden, after = np.empty(width, np.float32), np.empty(width, np.float32)
     for i in range(len(densities)):
-        _map_density(densities[i], output[i], hidden, after, given)
+        _map_density(densities[i], output[i], hidden, after, arguments)

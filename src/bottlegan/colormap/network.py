@@ -1,4 +1,4 @@
-"""A pixel network under one code, ready to be compiled: all that a map of colors is, in a few arrays of numbers."""
+"""A pixel network under one code as a few arrays: everything that the compiled kernel needs for a map of colors."""
 
 import math
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ from bottlegan.colormap.limits import FAINT, FAR, GREENNESS, NEAR
 Number = TypeVar("Number", bound=np.generic)
 
 MIXED = np.float32(0.5)
-"""Of each stain's strength, where the two are looked at: no channel is black there in any style."""
+"""Share of each stain's strength at which the stains are measured; no channel is black there in any style."""
 
 
 def _nothing(*shape: int) -> Floats:
@@ -23,21 +23,21 @@ def _nothing(*shape: int) -> Floats:
 
 @dataclass(frozen=True)
 class Ink:
-    """What tells pen from tissue: the glass and the two stains of the images that are mapped."""
+    """The data that distinguishes pen from tissue: the glass and the two stains of the mapped images."""
 
     glass: Floats
     """(3,) density where there is no stain."""
     stains: Floats
     """(2, 3) unit densities of both stains above glass."""
     inverse: Floats
-    """(2, 3): what a density is multiplied with for how much of each stain it holds."""
+    """(2, 3): multiplied by a density above glass, it gives the amount of each stain."""
 
     @classmethod
     def of(cls, glass: Floats, strong: Floats) -> "Ink | None":
-        """Return what there is to know, given densities of glass (3,) and of both stains (2, 3), glass included.
+        """Return the data from the densities of glass (3,) and of both stains (2, 3), which include that of glass.
 
-        None, if the two are one: then nothing can be told. All is calculated one number at a time, in double precision:
-        a library for matrices would sum as it likes.
+        Returns None if the two stains are parallel, because ink cannot be recognized then. The computation goes number
+        by number in double precision, because a matrix library may sum in any order.
         """
         above = [[float(a) - float(b) for a, b in zip(stain, glass, strict=True)] for stain in strong]
         lengths = [math.sqrt(math.fsum(value * value for value in stain)) for stain in above]
@@ -52,12 +52,12 @@ class Ink:
             [scale * (a - cosine * b) for a, b in zip(*pair, strict=True)]
             for pair in ((first, second), (second, first))
         ]
-        return cls(*(np.array(each, np.float32) for each in (glass, [first, second], inverse)))
+        return cls(*(np.array(part, np.float32) for part in (glass, [first, second], inverse)))
 
 
 @dataclass(frozen=True)
 class ColorNetwork:
-    """A map of densities, y = x A + b + R(x), each color by itself, and what it leaves as it is.
+    """A map of densities, y = x A + b + R(x), applied to each color by itself, and the ink that it leaves unchanged.
 
     R has D hidden layers of width W with ReLU after each. With D = 0 the map is affine.
     """
@@ -65,18 +65,18 @@ class ColorNetwork:
     matrix: Floats
     """(3, 3): A."""
     bias: Floats
-    """(3,): b, and what the last layer adds everywhere."""
+    """(3,): b, including the bias of the last layer."""
     layers: Floats = field(default_factory=lambda: _nothing(0, 3, 0))
-    """(D, max(W, 3), W): from the rows to the columns; of the first, three rows count, of the others W."""
+    """(D, max(W, 3), W): weights from rows to columns. The first layer uses three rows, the others W."""
     shifts: Floats = field(default_factory=lambda: _nothing(0, 0))
     """(D, W)."""
     last: Floats = field(default_factory=lambda: _nothing(0, 3))
     """(W, 3)."""
     ink: Ink | None = None
-    """What is left as it is; nothing, if None."""
+    """The ink that is left unchanged; None maps every color."""
 
     def __post_init__(self) -> None:
-        """Check that all arrays fit together, as the kernel will not."""
+        """Check that all arrays fit together, because the kernel does not."""
         depth, width = self.shifts.shape
         wanted = {
             "matrix": (3, 3),
@@ -91,7 +91,7 @@ class ColorNetwork:
                 raise ValueError(f"{name} must be {shape}, float32, contiguous, got {array.shape}, {array.dtype}")
 
     def arguments(self) -> "Arguments":
-        """Return all that the kernel takes."""
+        """Return the arguments of the kernel."""
         ink = self.ink or Ink(_nothing(3), _nothing(0, 3), _nothing(0, 3))
         return Arguments(
             matrix=_constant(self.matrix),
@@ -111,7 +111,7 @@ class ColorNetwork:
 
 
 class Arguments(NamedTuple):
-    """Arrays that the kernel takes, none of which may be written to: a network, and what all networks share."""
+    """The kernel's read-only arrays: those of a network, and those that all networks share."""
 
     matrix: Floats
     bias: Floats
@@ -125,13 +125,13 @@ class Arguments(NamedTuple):
     edges: Floats
     first: NDArray[np.int64]
     keys: Keys
-    """(3, 256): what each level of red, green and blue adds to the number of a color."""
+    """(3, 256): the term that each level of red, green and blue adds to the number of a color."""
     limits: Floats
-    """(6,): where pen begins, by density, by angle and by its green."""
+    """(6,): limits of density, angle and green share at which pen begins."""
 
 
 def _constant(array: NDArray[Number]) -> NDArray[Number]:
-    """Return a view of an array that cannot be written to."""
+    """Return a read-only view of an array."""
     view = array.view()
     view.flags.writeable = False
     return view

@@ -1,6 +1,6 @@
-"""A script for QuPath, which maps the open image by a coarse table of colors.
+"""A script for QuPath that maps the open image by a coarse table of colors.
 
-QuPath is not run by any test here. What the script takes from it is in the documentation of its versions 0.5 and 0.6:
+No test here runs QuPath. The script follows the documentation of versions 0.5 and 0.6:
 https://qupath.github.io/javadoc/docs
 """
 
@@ -10,18 +10,18 @@ from pathlib import Path
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 SIZE = 65
-"""Colors along each side of the table: a third as far off as 33, and still read in about a second."""
+"""Colors along each side of the table: a third of the error of 33, and still read in about a second."""
 
 
 def make_script(cube: Path, title: str, version: str) -> str:
-    """Return a script, in Groovy, that maps images by a table.
+    """Return a Groovy script that maps images by a table.
 
     Args:
         cube: The table's file.
-        title: What mapped images are called.
-        version: Of this package.
+        title: Title of the mapped images.
+        version: Version of this package.
     """
-    # A program, not a page: what a user named is quoted as the language wants it.
+    # The output is a program, not a web page: names that users chose are quoted as Groovy requires.
     environment = Environment(  # noqa: S701
         loader=PackageLoader("bottlegan.colormap"), undefined=StrictUndefined, keep_trailing_newline=True
     )
@@ -31,5 +31,5 @@ def make_script(cube: Path, title: str, version: str) -> str:
 
 
 def quote(text: str) -> str:
-    """Return text as a literal of Groovy: that of JSON, but Groovy would take what follows a dollar for a program."""
+    """Return text as a Groovy literal: a JSON literal with dollars escaped, because Groovy evaluates them."""
     return json.dumps(text).replace("$", "\\$")

@@ -1,1 +1,1 @@
-"""What everything stands on: errors, configurations, files, random numbers, progress."""
+"""The foundation: errors, configurations, files, random numbers, progress."""

@@ -1,8 +1,8 @@
-"""A log that shows whether it was changed: one JSON object a line, each with the SHA-256 of the line before it.
+"""A tamper-evident log: one JSON object per line, each with the SHA-256 of the line before it.
 
-Whoever changes, removes, adds or moves a line breaks the chain there. Whoever cuts off the end, or writes the whole log
-anew, does not; that shows only beside a head that was noted elsewhere. The head is the SHA-256 of the last line, which
-`bottlegan audit` prints. Each line has a checksum of its own, too: nothing comes after the last one to vouch for it.
+Changing, removing, adding or moving a line breaks the chain there. Cutting off the end or rewriting the whole log does
+not; only comparing with a head that was noted elsewhere shows it. The head is the SHA-256 of the last line, and
+`bottlegan audit` prints it. Each line also carries its own checksum, because no later line protects the last one.
 """
 
 import hashlib
@@ -24,15 +24,15 @@ OWN = "own"
 
 
 class Chain:
-    """Appends lines to a log; several processes may, one line at a time."""
+    """Appends lines to a log. Several processes may append to the same log; they take turns."""
 
     def __init__(self, path: Path) -> None:
-        """Go on with the log at `path`, or begin it; its folder must exist."""
+        """Open the log at `path`, or create it; its folder must exist."""
         self._file = path.open("a+b")
         self._head, self._end = FIRST, 0
 
     def append(self, record: dict[str, object]) -> str:
-        """Write a record behind the last line, on disk before this returns, and return the new head."""
+        """Append a record and return the new head. The record is on disk when this returns."""
         with locked(self._file):
             if self._file.seek(0, os.SEEK_END) != self._end:
                 self._head = self._find_head()
@@ -48,7 +48,7 @@ class Chain:
         self._file.close()
 
     def _find_head(self) -> str:
-        """Return the digest of the last line, ending it first if a crash kept that from happening."""
+        """Return the digest of the last line. If a crash cut that line short, end it first."""
         last = _read_last(self._file)
         if last and not last.endswith(b"\n"):
             self._file.write(b"\n")
@@ -57,20 +57,20 @@ class Chain:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a log that is whole amounts to."""
+    """Summary of an intact log."""
 
     lines: int
     head: str
     torn: tuple[int, ...]
-    """Lines that a crash cut short. What is left of them is as it was written, for the next line vouches for it."""
+    """Lines that a crash cut short. What is left of them is unchanged: the next line holds its digest."""
 
 
 def verify(path: Path, noted: str | None = None) -> Audit:
-    """Return what a log amounts to, or raise `InputError` with the first line that is not as it was written.
+    """Return the summary of a log, or raise `InputError` naming the first line that was changed.
 
     Args:
         path: The log.
-        noted: A head that was noted earlier; the log must still hold the line that it belongs to.
+        noted: A head that was noted earlier; the log must still contain its line.
     """
     if not path.is_file():
         raise MissingError(f"{path}: there is no such log; check the path")
@@ -79,15 +79,15 @@ def verify(path: Path, noted: str | None = None) -> Audit:
     with path.open("rb") as file:
         for count, raw in enumerate(file, 1):
             line = raw.rstrip(b"\n")
-            said = _read_previous(line)
-            if said is None:
-                # The next line vouches for this one, but nothing would for the first of two such lines.
+            previous = _read_previous(line)
+            if previous is None:
+                # The next line's digest protects this one; of two such lines in a row, nothing protects the first.
                 if torn and torn[-1] == count - 1:
                     raise InputError(f"{path}: lines {count - 1} and {count} are no records; the log is damaged")
                 torn.append(count)
             elif not _is_vouched(line):
                 raise InputError(f"{path}: line {count} was changed, or is damaged; compare with a backup")
-            elif said != head:
+            elif previous != head:
                 raise InputError(
                     f"{path}: the chain is broken at line {count}: a line before it was changed, added or removed; "
                     "compare with a backup"
@@ -100,7 +100,7 @@ def verify(path: Path, noted: str | None = None) -> Audit:
 
 
 def read_head(path: Path) -> str:
-    """Return the head of a log; that of an empty one, if there is none."""
+    """Return the head of a log; if there is no log, the head of an empty one."""
     if not path.is_file():
         return FIRST
     with path.open("rb") as file:
@@ -109,7 +109,7 @@ def read_head(path: Path) -> str:
 
 
 def _read_last(file: BinaryIO) -> bytes:
-    """Return the last line, without reading more of a long log than its end."""
+    """Return the last line, reading only the end of a long log."""
     size, wanted = file.seek(0, os.SEEK_END), 4096
     while True:
         file.seek(max(0, size - wanted))
@@ -120,17 +120,17 @@ def _read_last(file: BinaryIO) -> bytes:
 
 
 def _read_previous(line: bytes) -> str | None:
-    """Return what a line says of the one before it; None if it is no record."""
+    """Return the digest that a line records for the line before it; None if it is not a record."""
     try:
         record = json.loads(line)
     except (ValueError, RecursionError):
         return None
-    said = record.get(PREVIOUS) if isinstance(record, dict) else None
-    return said if isinstance(said, str) else ""
+    previous = record.get(PREVIOUS) if isinstance(record, dict) else None
+    return previous if isinstance(previous, str) else ""
 
 
 def _vouch(line: bytes) -> bytes:
-    """Return a line with its own checksum at its end."""
+    """Return a line with its own checksum added at the end."""
     return line[:-1] + f', "{OWN}": "{_digest(line)}"}}'.encode()
 
 

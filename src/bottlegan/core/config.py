@@ -1,7 +1,7 @@
-"""Documents from outside, checked: frozen dataclasses to and from TOML and JSON.
+"""Checked documents: frozen dataclasses, read from and written to TOML and JSON.
 
-A document is a dataclass made with `@document`. Reading one checks every key: an unknown, missing or mistyped one is a
-`ConfigError` that names the file, the key and what was expected.
+A document is a dataclass made with `@document`. Reading one checks every key. An unknown, missing or mistyped key
+raises a `ConfigError` that names the file, the key and what was expected.
 """
 
 import copy
@@ -20,29 +20,29 @@ from bottlegan.core.errors import ConfigError
 from bottlegan.core.files import check_readable
 
 Document = TypeVar("Document")
-TOO_DEEP = "is nested far too deeply; no document of ours has more than a few levels"
+TOO_DEEP = "is nested too deeply; BottleGAN's documents have only a few levels"
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 MOST = 10**9
 Count = Annotated[int, Field(ge=1, le=MOST)]
 """A number of things, at least one."""
 Amount = Annotated[int, Field(ge=0, le=MOST)]
-"""A number of things, maybe none."""
+"""A number of things, possibly zero."""
 Positive = Annotated[float, Field(gt=0)]
 NotNegative = Annotated[float, Field(ge=0)]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)
 def document(cls: type[Document]) -> type[Document]:
-    """Make `cls` a frozen, keyword-only dataclass whose documents may hold its fields and nothing else."""
+    """Make `cls` a frozen, keyword-only dataclass. Its documents may hold its fields and nothing else."""
     cls.__pydantic_config__ = STRICT  # type: ignore[attr-defined]
     return dataclasses.dataclass(frozen=True, kw_only=True)(cls)
 
 
 def parse(cls: type[Document], values: object, source: str) -> Document:
-    """Return `values`, made of what JSON and TOML can hold, as a `cls`; `source` is named in errors."""
+    """Return `values`, which must be representable in JSON and TOML, as a `cls`; errors name `source`."""
     try:
-        # Through JSON, because only there does strict checking read an array as a tuple and a string as a path.
+        # Through JSON, because strict checking accepts an array as a tuple and a string as a path only there.
         return _adapt(cls).validate_json(json.dumps(values, allow_nan=False))
     except ValidationError as error:
         raise ConfigError(f"{source}: {_explain(error)}") from None
@@ -58,7 +58,7 @@ def load(cls: type[Document], path: Path) -> Document:
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Return what a `.toml` or `.json` file holds, unchecked."""
+    """Return the content of a `.toml` or `.json` file, unchecked."""
     check_readable(path)
     try:
         text = path.read_text(encoding="utf-8")
@@ -75,9 +75,9 @@ def read_values(path: Path) -> dict[str, Any]:
 
 
 def change(values: dict[str, Any], changes: Iterable[str]) -> dict[str, Any]:
-    """Return values with some changed; a change is `key=value`, where `a.b` is the key `b` of the table `a`.
+    """Return a copy of the values with changes applied. A change is `key=value`; `a.b` is the key `b` of the table `a`.
 
-    A value is read as TOML, or else as text, so that text needs no quotes.
+    A value is read as TOML. If it is not valid TOML, it is taken as text, so text needs no quotes.
     """
     changed = copy.deepcopy(values)
     for text in changes:
@@ -102,7 +102,7 @@ def _read_value(text: str) -> Any:
 
 
 def to_values(config: object) -> dict[str, Any]:
-    """Return a document as dictionaries, lists and scalars; fields that are None are left out, as TOML has no null."""
+    """Return a document as dictionaries, lists and scalars. Fields that are None are left out: TOML has no null."""
     values: dict[str, Any] = _adapt(type(config)).dump_python(config, mode="json", exclude_none=True)
     return values
 
@@ -118,13 +118,13 @@ def to_json(config: object) -> str:
 
 
 _adapt: Callable[[object], TypeAdapter[Any]] = cache(TypeAdapter)
-"""Makes an adapter once: that takes longer than reading a document with it."""
+"""Cached, because making an adapter takes longer than reading a document with it."""
 
 
 def _explain(error: ValidationError) -> str:
-    """Return the first of pydantic's findings in one line, with how many more there are."""
-    found = error.errors(include_url=False)
-    first = found[0]
+    """Return pydantic's first complaint in one line, and how many more there are."""
+    complaints = error.errors(include_url=False)
+    first = complaints[0]
     key = ".".join(str(part) for part in first["loc"]) or "document"
     match first["type"]:
         case "unexpected_keyword_argument" | "dataclass_exact_type" | "extra_forbidden":
@@ -135,9 +135,9 @@ def _explain(error: ValidationError) -> str:
             text = str(first["ctx"]["error"])
         case _:
             text = f"key `{key}`: {first['msg'][0].lower()}{first['msg'][1:]}, got {_shorten(repr(first['input']))}"
-    return text + (f" (and {len(found) - 1} more)" if len(found) > 1 else "")
+    return text + (f" (and {len(complaints) - 1} more)" if len(complaints) > 1 else "")
 
 
 def _shorten(text: str) -> str:
-    """Return a value that may be thousands of digits long, or a whole table, as it fits into a line."""
+    """Return a value cut to fit into a line; it may be thousands of digits long, or a whole table."""
     return text if len(text) <= 80 else f"{text[:60]}... ({len(text)} characters)"

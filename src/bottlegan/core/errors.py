@@ -1,18 +1,18 @@
 """Every error that this package raises on purpose.
 
     BottleGANError
-    ├── FederationError (RuntimeError)        too few clients took part to go on
+    ├── FederationError (RuntimeError)        too few clients took part to continue
     ├── WaitingError                          nothing is wrong, but others must answer first; exits with status 3
-    └── InputError (ValueError)               what the user gave cannot be used; the command line exits with status 2
-        ├── MissingError (FileNotFoundError)  a file or folder is not there, or holds nothing usable
-        ├── ImageError                        a file is not an image we can work with
+    └── InputError (ValueError)               the user's input cannot be used; the command line exits with status 2
+        ├── MissingError (FileNotFoundError)  a file or folder does not exist, or holds nothing usable
+        ├── ImageError                        a file is not an image that can be used
         │   └── TileError                     a part of a slide cannot be read
         ├── ConfigError                       a configuration or document has a wrong, missing or unknown key
-        ├── DamagedError                      a file of ours is not what we wrote any more
-        └── ModelFileError                    a file is not a model that we can use
+        ├── DamagedError                      a file written by BottleGAN has changed since
+        └── ModelFileError                    a file is not a model that can be used
 
-A message is one line that says what is wrong, what was found, and what to do about it. Each class also inherits the
-builtin that a caller would expect, so `except ValueError` works without importing this module.
+A message is one line that says what is wrong, what was found, and what to do about it. Each class also inherits from
+the built-in exception that a caller would expect, so `except ValueError` works without importing this module.
 """
 
 from collections.abc import Sequence
@@ -23,32 +23,32 @@ class BottleGANError(Exception):
 
 
 class FederationError(BottleGANError, RuntimeError):
-    """Too few clients took part to go on."""
+    """Too few clients took part to continue."""
 
 
 class WaitingError(BottleGANError):
-    """Clients that were asked have not answered yet. All is kept, and the same command goes on."""
+    """Some clients have not answered yet. Nothing is lost: running the same command again continues."""
 
     def __init__(self, missing: Sequence[str]) -> None:
-        """Take the names of those that have not answered."""
+        """Take the names of the clients that have not answered."""
         super().__init__(f"waiting for {', '.join(missing)}")
         self.missing = tuple(missing)
 
 
 class InputError(BottleGANError, ValueError):
-    """What the user gave cannot be used."""
+    """The user's input cannot be used."""
 
 
 class MissingError(InputError, FileNotFoundError):
-    """A file or folder is not there, or holds nothing usable."""
+    """A file or folder does not exist, or holds nothing usable."""
 
 
 class ImageError(InputError):
-    """A file is not an image that we can work with."""
+    """A file is not an image that can be used."""
 
 
 class TileError(ImageError):
-    """A part of a slide cannot be read, though others can."""
+    """Part of a slide cannot be read, although other parts can."""
 
 
 class ConfigError(InputError):
@@ -56,8 +56,8 @@ class ConfigError(InputError):
 
 
 class DamagedError(InputError):
-    """A file of ours is not what we wrote any more: its checksum does not fit."""
+    """A file written by BottleGAN has changed since: its checksum does not match."""
 
 
 class ModelFileError(InputError):
-    """A file is not a model that we can use."""
+    """A file is not a model that can be used."""

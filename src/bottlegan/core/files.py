@@ -17,10 +17,10 @@ if sys.platform != "win32":
 
 @contextmanager
 def replacing(path: Path, *, private: bool = False, durable: bool = False) -> Iterator[Path]:
-    """Yield a temporary path beside `path` to write to; it takes the name `path` only if the block succeeds.
+    """Yield a temporary path beside `path` to write to. It is renamed to `path` only if the block succeeds.
 
-    Whatever goes wrong, an interrupt included, leaves no partial file and an older `path` as it was. Only its owner can
-    read a `private` file. A `durable` one survives a power failure from when the block is left.
+    Any failure, including an interrupt, leaves no partial file and does not touch an existing `path`. Only the owner
+    can read a `private` file. A `durable` file survives a power failure once the block has ended.
     """
     temporary = None
     try:
@@ -29,7 +29,7 @@ def replacing(path: Path, *, private: bool = False, durable: bool = False) -> It
         temporary = Path(name)
         os.close(handle)
         yield temporary
-        # mkstemp makes files that only their owner can read; give ours the permissions any new file would get.
+        # mkstemp makes files that only their owner can read; give this one the permissions any new file would get.
         if not private:
             temporary.chmod(0o666 & ~_umask())
         if durable:
@@ -60,16 +60,16 @@ def locked(file: BinaryIO) -> Iterator[None]:
 
 
 def check_readable(path: Path) -> None:
-    """Refuse a path to read from that is not there, or is neither a file nor a folder: a pipe would hang."""
+    """Refuse an input path that does not exist, or is neither a file nor a folder: reading a pipe would hang."""
     if path.is_file() or path.is_dir():
         return
     if path.exists():
-        raise InputError(f"{path}: is neither a file nor a folder, but a device or a pipe; give a file")
+        raise InputError(f"{path}: is a device or a pipe, neither a file nor a folder; give a file")
     raise MissingError(f"{path}: there is no such file or folder; check the path")
 
 
 def check_writable(path: Path) -> None:
-    """Refuse a path where no file can be written: in no folder, a folder itself, a device, or a loop of links."""
+    """Refuse a path where no file can be written: no such folder, a folder itself, a device, or a loop of links."""
     if not path.parent.is_dir():
         raise MissingError(f"{path.parent}: there is no such folder to write {path.name} to; create it first")
     if path.is_dir():
@@ -81,36 +81,36 @@ def check_writable(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Refuse a path that is no folder and cannot become one, before anything is computed."""
+    """Refuse a path that is not a folder and cannot become one, before anything is computed."""
     if path.is_dir():
         return
     existing = next(parent for parent in (path, *path.absolute().parents) if os.path.lexists(parent))
     if not existing.is_dir():
-        raise InputError(f"{path}: cannot be made a folder, because {existing} is none; choose another place")
+        raise InputError(f"{path}: cannot be created, because {existing} is not a folder; choose another place")
 
 
 def check_apart(outputs: Iterable[Path | None], inputs: Iterable[Path | None]) -> None:
-    """Refuse outputs that are inputs, or would overwrite a file in a folder that is one."""
+    """Refuse outputs that are inputs, or that would overwrite a file in an input folder."""
     sources = [(source, os.path.realpath(source)) for source in inputs if source is not None]
     for output in outputs:
         if output is None:
             continue
         place = os.path.realpath(output)
-        for source, found in sources:
-            if place == found:
+        for source, real_source in sources:
+            if place == real_source:
                 raise InputError(f"{output}: is an input, and inputs are never overwritten; name another output")
-            if os.path.isfile(place) and Path(found) in Path(place).parents:  # noqa: PTH113 - resolve() fails in loops
+            if os.path.isfile(place) and Path(real_source) in Path(place).parents:  # noqa: PTH113 - resolve() loops
                 raise InputError(f"{output}: is a file in the input {source}, and would be overwritten; name another")
 
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Yield a temporary folder beside `folder` to write to; it takes that name only if the block succeeds.
+    """Yield a temporary folder beside `folder` to write to. It is renamed to `folder` only if the block succeeds.
 
-    There must be nothing of that name, or an empty folder.
+    `folder` must not exist, or must be empty.
     """
     try:
-        # A folder in the temporary one: it has the permissions of any new folder, and its parent is always removed.
+        # A folder inside the temporary one has the permissions of any new folder; its parent is always removed.
         with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as parent:
             temporary = Path(parent) / folder.name
             temporary.mkdir()
@@ -126,9 +126,9 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def keeping_private() -> Iterator[None]:
-    """Let only their owner read the files (0600) and folders (0700) that this process makes in the block.
+    """Make files (0600) and folders (0700) that this process creates in the block readable by their owner only.
 
-    What other packages write is private, too: it is the process's own setting that changes.
+    This covers what other packages write, because it changes the umask of the whole process.
     """
     before = os.umask(0o077)
     try:
@@ -144,11 +144,11 @@ def write_text(path: Path, text: str) -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create the folder `path` and those above it, unless it is there already."""
+    """Create the folder `path` and its parents, unless it exists already."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"{path}: cannot be made a folder ({_explain(error)}); choose another place") from None
+        raise InputError(f"{path}: cannot be created ({_explain(error)}); choose another place") from None
 
 
 def _is_loop(path: Path) -> bool:
@@ -164,13 +164,13 @@ def _explain(error: OSError) -> str:
 
 
 def sync_folder(folder: Path) -> None:
-    """See that the names in a folder are on disk."""
-    if sys.platform != "win32":  # which has no such thing
+    """Write the names in a folder to disk."""
+    if sys.platform != "win32":  # Windows cannot sync a folder
         _sync(folder)
 
 
 def _sync(path: Path) -> None:
-    # Windows flushes only what may be written to.
+    # Windows flushes only files that are open for writing.
     handle = os.open(path, os.O_RDWR if sys.platform == "win32" else os.O_RDONLY)
     try:
         os.fsync(handle)

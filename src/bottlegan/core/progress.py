@@ -1,7 +1,7 @@
-"""How long work reports itself: a protocol for progress, and a JSONL log of events.
+"""How long-running work reports its progress: a protocol, and a JSONL log of events.
 
-Work takes a `Progress` and calls `track` around its loops and `event` at what is worth keeping. What is shown, and
-where, is the caller's business: the command line passes a Rich progress bar, tests pass nothing and get `Silent`.
+Work takes a `Progress`, wraps its loops in `track` and calls `event` for anything worth recording. The caller decides
+what is shown and where: the command line passes a Rich progress bar; tests pass nothing and get `Silent`.
 """
 
 import time
@@ -17,23 +17,23 @@ Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
 
 class Unit(NamedTuple):
-    """What an item of work amounts to, so that its speed can be told."""
+    """The size of an item of work, from which its speed follows."""
 
     amount: float
     name: str
 
 
 class Progress(Protocol):
-    """What long work reports to."""
+    """What long-running work reports to."""
 
     def track(
         self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
     ) -> Iterator[Item]:
-        """Yield `items`, showing how many of `total` are done, and how much a second, if one has a unit."""
+        """Yield `items` and show how many of `total` are done; with a unit, also show the speed."""
         ...
 
     def event(self, kind: str, **fields: Json) -> None:
-        """Record that something of the given `kind` happened."""
+        """Record an event of the given `kind`."""
         ...
 
 
@@ -51,14 +51,14 @@ class Silent:
 
 
 class EventLog(Silent):
-    """Appends each event to a file as one JSON object a line, chained to the one before: see `audit`."""
+    """Appends each event to a file as one JSON object per line, chained to the line before: see `audit`."""
 
     def __init__(self, path: Path) -> None:
         """Open `path` for appending; its folder must exist."""
         self._chain = Chain(path)
 
     def event(self, kind: str, **fields: Json) -> None:
-        """Append the event with the time in seconds since 1970; it is on disk when this returns."""
+        """Append the event with the time in seconds since 1970. It is on disk when this returns."""
         self._chain.append({"time": round(time.time(), 3), "kind": kind, **fields})
 
     def __enter__(self) -> Self:

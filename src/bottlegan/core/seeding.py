@@ -1,7 +1,7 @@
 """Named random streams from one root seed.
 
 Every random choice draws from a generator made here, never from a global one. A stream depends only on the root seed
-and its own name, so adding, removing or reordering other work never changes what a stream gives.
+and its own name, so adding, removing or reordering other work never changes its numbers.
 """
 
 import hashlib
@@ -28,6 +28,6 @@ def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
 
 def torch_stream(seed: int, *names: Name, device: str = "cpu") -> "torch.Generator":
     """Return the torch generator of the stream `names` under the root `seed`."""
-    import torch  # noqa: PLC0415 - much else needs random numbers, but not torch
+    import torch  # noqa: PLC0415 - most callers need random numbers but not torch
 
     return torch.Generator(device).manual_seed(derive(seed, *names))

@@ -16,14 +16,14 @@ from bottlegan.core.errors import ImageError, InputError
 from bottlegan.core.files import check_readable, replacing
 
 Pixels = NDArray[np.uint8]
-"""An RGB image (H, W, 3), or several: the 256 levels of each channel."""
+"""An RGB image (H, W, 3), or several, with 256 levels per channel."""
 
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG", ".tif": "TIFF", ".tiff": "TIFF", ".webp": "WEBP"}
-"""What we read and write, by suffix."""
+"""Formats that can be read and written, by suffix."""
 MASK_ENDING = "_mask"
-"""Of the name of a mask, beside the image that it is of."""
+"""Ending of a mask's file name: `a_mask.png` is the mask of `a.png`."""
 MOST_PIXELS, MOST_MASK_PIXELS = 10**8, 2**26
-"""Of a file that is read whole, which takes less than 1 GB. Larger ones are slides."""
+"""Limits of a file that is read whole, which takes less than 1 GB. Larger files are slides."""
 STRIP_PIXELS = 2**22
 
 _SAVE: dict[str, dict[str, object]] = {
@@ -32,7 +32,7 @@ _SAVE: dict[str, dict[str, object]] = {
     "TIFF": {"compression": "tiff_deflate"},
     "WEBP": {"lossless": True},
 }
-_STDERR = Lock()  # of the process's own standard error, which is redirected for a moment
+_STDERR = Lock()  # held while the standard error of the process is redirected
 _GRAY = ("1", "L", "LA", "La", "I", "F")
 _TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # also BigTIFF, in either order of bytes
 
@@ -40,21 +40,21 @@ _TIFF_BEGINS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")  # also BigTIFF, in eith
 def read_image(path: Path) -> Pixels:
     """Return an image file as RGB levels (H, W, 3), uint8.
 
-    Alpha is flattened on white, the color of empty glass; 16 bits a channel are scaled to 8. Grayscale and CMYK files
-    are refused: neither tells what color a stain has.
+    Alpha is flattened on white, the color of empty glass. 16 bits per channel are scaled to 8. Grayscale and CMYK files
+    are refused, because neither shows the color of a stain.
     """
     return to_pixels(_open(path, MOST_PIXELS), str(path))
 
 
 def to_pixels(image: Image.Image, name: str = "image") -> Pixels:
-    """Return a decoded image as RGB levels (H, W, 3), uint8, as `read_image` does; `name` is for errors."""
+    """Return a decoded image as RGB levels (H, W, 3), uint8, as `read_image` does; errors name it `name`."""
     if image.mode in _GRAY or image.mode.startswith("I;16"):
-        raise ImageError(f"{name}: is grayscale ({image.mode}); give the RGB image, stains are told apart by color")
+        raise ImageError(f"{name}: is grayscale ({image.mode}), but stains differ by color; give the RGB image")
     if image.mode == "CMYK":
         raise ImageError(f"{name}: is CMYK, whose colors depend on a printer; convert it to RGB first")
     width, height = image.size
     levels = np.empty((height, width, 3), np.uint8)
-    # In strips, because each step makes a copy, and several of a large image would not fit into memory.
+    # In strips, because each step makes a copy, and several copies of a large image would not fit into memory.
     rows = max(1, STRIP_PIXELS // width)
     for top in range(0, height, rows):
         strip = image.crop((0, top, width, min(top + rows, height)))
@@ -66,16 +66,16 @@ def to_pixels(image: Image.Image, name: str = "image") -> Pixels:
 
 
 def read_mask(path: Path) -> NDArray[np.bool_]:
-    """Return a mask file as booleans (H, W): true where it is not zero. It must hold at most two values."""
+    """Return a mask file as booleans (H, W): true where it is not zero. The file may hold at most two values."""
     values = read_values(path)
-    found = np.unique(values)
-    if len(found) > 2 or (len(found) == 2 and found[0] != 0):
+    distinct = np.unique(values)
+    if len(distinct) > 2 or (len(distinct) == 2 and distinct[0] != 0):
         raise ImageError(f"{path}: is not a mask of two values; give 0 for background, 1 or 255 for epithelium")
     return values != 0
 
 
 def read_values(path: Path) -> NDArray[np.int64]:
-    """Return the values (H, W) of a mask file: of its one channel or, if it has a palette of colors, their numbers."""
+    """Return the values (H, W) of a mask file: its one channel or, if it has a palette, the indices into that."""
     image = _open(path, MOST_MASK_PIXELS)
     if image.mode in ("RGB", "RGBA", "P"):
         channels = np.asarray(image.convert("RGB"))
@@ -91,7 +91,7 @@ def read_values(path: Path) -> NDArray[np.int64]:
 
 
 def write_values(path: Path, values: NDArray[np.uint8], colors: NDArray[np.uint8] | None = None) -> None:
-    """Write values (H, W) as they are to a PNG; it shows them as gray or, of classes, in colors (K, 3) by their id."""
+    """Write values (H, W) unchanged to a PNG, shown as gray or, with `colors` (K, 3), in one color per class id."""
     image = Image.fromarray(values)
     if colors is not None:
         image = image.convert("P")
@@ -111,7 +111,7 @@ def write_image(path: Path, levels: Pixels) -> None:
 
 @contextmanager
 def _silencing_libtiff() -> Iterator[None]:
-    """Keep libtiff from writing its own lines about damaged tags to the terminal; an error of ours says it."""
+    """Keep libtiff from printing its own lines about damaged tags; our error message reports the damage."""
     with _STDERR:
         sys.stderr.flush()
         kept, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
@@ -125,13 +125,16 @@ def _silencing_libtiff() -> Iterator[None]:
 
 
 def _open(path: Path, most: int) -> Image.Image:
-    """Return the decoded file of at most so many pixels, upright, or raise an error that says what is wrong with it."""
+    """Return the decoded file, upright, or raise an error that says what is wrong with it.
+
+    A file of more than `most` pixels is refused before it is decoded.
+    """
     check_readable(path)
     known = "PNG, JPEG, TIFF or WebP"
     try:
-        # What Pillow warns of in a damaged file, it then either reads all the same or refuses.
+        # When Pillow warns about a damaged file, it then either reads the file anyway or refuses it.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=tuple(_SAVE)) as image:
-            # Before anything is decoded: a few kilobytes can claim any size.
+            # Checked before decoding: a file of a few kilobytes can claim any size.
             if image.width * image.height > most:
                 raise Image.DecompressionBombError
             with _silencing_libtiff() if image.format == "TIFF" else nullcontext():
@@ -141,17 +144,17 @@ def _open(path: Path, most: int) -> Image.Image:
     except UnidentifiedImageError:
         with path.open("rb") as file:
             if file.read(4) in _TIFF_BEGINS:
-                # Most slides say only at their end where their images are.
+                # Most slides store the position of their images at the end of the file.
                 raise ImageError(f"{path}: is truncated or damaged (it has no image); copy it again") from None
         raise ImageError(f"{path}: is not an image that can be read; give {known}, 8 or 16 bits a channel") from None
     except Image.DecompressionBombError:
         raise ImageError(
-            f"{path}: is too large to be read whole, at most {most // 10**6} megapixels are; cut it into patches"
+            f"{path}: is too large to be read whole (the limit is {most // 10**6} megapixels); cut it into patches"
         ) from None
     except PermissionError:
         raise ImageError(f"{path}: may not be read; check its permissions") from None
     except IsADirectoryError:
         raise ImageError(f"{path}: is a folder; give an image file") from None
     except (OSError, SyntaxError, ValueError, EOFError) as error:
-        # Pillow's decoders raise any of these, depending on the format and on where the file breaks off.
+        # Pillow's decoders raise any of these, depending on the format and on where the file ends.
         raise ImageError(f"{path}: is truncated or damaged ({error}); copy or export it again") from None

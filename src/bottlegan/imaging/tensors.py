@@ -1,4 +1,4 @@
-"""Images as tensors: floats in [0, 1] with the channels first, to and from 256 levels with the channels last."""
+"""Conversion between levels, uint8 with channels last, and tensors, floats in [0, 1] with channels first."""
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ def to_batch(levels: Pixels) -> Tensor:
 
 
 def from_batch(images: Tensor) -> list[Pixels]:
-    """Return images (N, 3, H, W) in [0, 1] as RGB levels (H, W, 3), one array each."""
+    """Return images (N, 3, H, W) in [0, 1] as a list of N arrays of RGB levels (H, W, 3)."""
     return [levels.numpy() for levels in to_levels(images).permute(0, 2, 3, 1).contiguous().cpu()]
 
 

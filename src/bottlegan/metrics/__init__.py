@@ -1,1 +1,1 @@
-"""How good a result is: segmentation, calibration, image fidelity, and distance between sets of images."""
+"""Quality of results: segmentation, calibration, image fidelity, and distance between sets of images."""

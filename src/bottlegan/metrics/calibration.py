@@ -1,8 +1,8 @@
 """How far a network's probabilities can be trusted: expected calibration error (ECE) and log-likelihood (NLL).
 
-Both are sums over pixels or patches, kept in double precision and constant memory, so 10^8 pixels cost no more than one
-patch. torchmetrics has an ECE too, but it keeps the confidence of every pixel, and puts confidences of exactly 1, which
-a network reaches soon, into a bin of their own.
+Both are sums over pixels or patches in double precision, so 10^8 pixels need no more memory than one patch.
+torchmetrics also has an ECE, but it keeps the confidence of every pixel. It also puts confidences of exactly 1, which a
+network soon reaches, into a bin of their own.
 """
 
 import math
@@ -12,35 +12,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 BINS = 40
-"""How many equal bins divide the confidences in [0, 1], as in the paper."""
+"""Number of equal bins of the confidences in [0, 1], as in the paper."""
 COLDEST, HOTTEST = 0.2, 5.0
-"""Between which a temperature is looked for."""
+"""Range in which a temperature is searched."""
 TEMPERATURES = tuple(math.exp(math.log(HOTTEST) * step / 8) for step in range(-8, 9))
-"""The temperatures at which log-likelihoods are summed up; the middle one is 1."""
+"""The temperatures at which log-likelihoods are summed; the middle one is 1."""
 NEUTRAL = TEMPERATURES.index(1.0)
 
 
 def calibration_bins(logits: Tensor, truth: Tensor) -> Tensor:
-    """Return what each confidence bin holds: the sums of confidence and of correctness, and the count.
+    """Return the content of each confidence bin: the sums of confidence and of correctness, and the count.
 
     Args:
         logits: (N, K) finite logits of K classes.
-        truth: (N,) the true class of each.
+        truth: (N,) true classes.
 
     Returns:
-        Float64 sums `(3, BINS)`; those of two batches add up to those of both. Bins are closed below, the last also
-        above.
+        Float64 sums `(3, BINS)`. Sums of two batches add up to the sums over both. Bins include their lower edge, and
+        the last includes its upper edge too.
     """
-    confidence, found = torch.softmax(logits.double(), dim=1).max(dim=1)
+    confidence, predicted = torch.softmax(logits.double(), dim=1).max(dim=1)
     index = (confidence * BINS).long().clamp(max=BINS - 1)
-    columns = (confidence, (found == truth).double(), torch.ones_like(confidence))
+    columns = (confidence, (predicted == truth).double(), torch.ones_like(confidence))
     return torch.stack([torch.bincount(index, weights=column, minlength=BINS) for column in columns])
 
 
 def calibration_error(bins: Tensor) -> Tensor:
-    """Return the ECE in [0, 1] of the sums `(3, BINS)` of `calibration_bins`, which must hold something.
+    """Return the ECE in [0, 1] from the sums `(3, BINS)` of `calibration_bins`, which must not be empty.
 
-    It is sum_b n_b / n |accuracy_b - confidence_b|; with sums instead of means, the n_b cancel.
+    It is sum_b n_b / n |accuracy_b - confidence_b|. With sums instead of means, the n_b cancel.
     """
     confidence, correct, count = bins.unbind()
     return (correct - confidence).abs().sum() / count.sum()
@@ -49,9 +49,9 @@ def calibration_error(bins: Tensor) -> Tensor:
 def negative_log_likelihoods(logits: Tensor, truth: Tensor) -> Tensor:
     """Return the sums of -ln p(true class), float64, of logits (N, K) divided by each of TEMPERATURES.
 
-    Computed from logits because a probability that rounds to 0 would make it infinite.
+    It is computed from logits, because a probability that rounds to 0 would make it infinite.
     """
-    # Only differences matter, and those to the true class are what is needed.
+    # Only the differences to the logit of the true class matter.
     behind = (logits - logits.gather(1, truth[:, None])).double()
     if behind.shape[1] == 2:
         gap = behind.sum(dim=1)  # one of the two is zero
@@ -62,8 +62,8 @@ def negative_log_likelihoods(logits: Tensor, truth: Tensor) -> Tensor:
 def find_temperature(sums: Tensor) -> float:
     """Return the temperature at which the sums (T,) of `negative_log_likelihoods` are smallest.
 
-    They are convex in the inverse temperature, so there is one minimum; between those that were tried, it is that of a
-    parabola. Dividing logits changes no class, hence no IOU or accuracy; it only makes probabilities honest.
+    They are convex in the inverse temperature, so there is one minimum. A parabola through the nearest temperatures
+    gives it. Dividing logits changes no class, hence no IOU or accuracy; it only calibrates the probabilities.
     """
     values = sums.tolist()
     best = min(range(len(values)), key=values.__getitem__)

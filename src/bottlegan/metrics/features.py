@@ -1,6 +1,6 @@
-"""What is looked at in an image when sets of images are compared: Inception's features, or ours that need no download.
+"""Features for comparing sets of images: those of Inception, or our own, which need no download.
 
-An extractor turns each image into a vector, on its own: an image's features never depend on its batch.
+An extractor turns each image into a vector by itself: an image's features never depend on its batch.
 """
 
 import io
@@ -17,33 +17,33 @@ from bottlegan.stain.density import to_density
 
 _SCALES = 4
 _BLUR = torch.tensor([1, 4, 6, 4, 1], dtype=torch.float64) / 16
-# Along these three directions the root mean square slopes say as much as the whole matrix of second moments does.
+# Root mean square slopes along these three directions determine the whole matrix of second moments.
 _DIRECTIONS = tuple((math.cos(angle), math.sin(angle)) for angle in (0, math.pi / 3, 2 * math.pi / 3))
 
 
 class FeatureExtractor(nn.Module):
-    """What every extractor has: images `(N, 3, H, W)` in [0, 1] go in, features `(N, num_features)` come out."""
+    """Base of all extractors: from images `(N, 3, H, W)` in [0, 1] to features `(N, num_features)`."""
 
     name: str
-    """Which features these are; a number computed with other ones must have another name."""
+    """Identifies the features. Different features must have a different name."""
     comparable: bool
-    """Whether a Fréchet distance of these features can stand beside the FIDs in the literature."""
+    """Whether a Fréchet distance of these features is comparable with published FIDs."""
     num_features: int
 
 
 def offline_features(image: Tensor) -> Tensor:
-    """Return the 33 features of an image: its colors, and its texture at four scales, all in units of optical density.
+    """Return 33 features of an image: its colors, and its texture at four scales, all in units of optical density.
 
     - 3 means of optical density (OD), one per channel;
     - 6 standard deviations, of R, G, B, R-G, R-B and G-B, which together determine the covariance;
-    - at each of the scales 1, 2, 4 and 8 pixels: 3 standard deviations of what a blur takes away, one per channel, and
-      3 root mean square slopes of the mean OD along 0, 60 and 120 degrees.
+    - at each of the scales 1, 2, 4 and 8 pixels: 3 standard deviations of the detail that a blur removes, one per
+      channel, and 3 root mean square slopes of the mean OD along 0, 60 and 120 degrees.
 
     Args:
         image: RGB `(3, H, W)` in [0, 1], of any size down to a single pixel.
 
     Returns:
-        Features `(33,)`, float64, on the CPU: there, and in double precision, the same image gives the same features.
+        Features `(33,)`, float64, on the CPU, where double precision gives the same features for the same image.
     """
     density = to_density(image.to("cpu", torch.float64))
     red, green, blue = density.unbind()
@@ -57,7 +57,7 @@ def offline_features(image: Tensor) -> Tensor:
 
 
 def _blur(planes: Tensor) -> Tensor:
-    """Return planes `(C, H, W)` smoothed by five binomial taps along each axis, continued by their edge pixels."""
+    """Return planes `(C, H, W)` smoothed by five binomial taps along each axis, padded with their edge pixels."""
     padded = F.pad(planes, (2, 2, 2, 2), mode="replicate")
     return (padded.unfold(-1, 5, 1) @ _BLUR).unfold(-2, 5, 1) @ _BLUR
 
@@ -71,9 +71,9 @@ def _slopes(plane: Tensor) -> Tensor:
 
 
 class OfflineFeatures(FeatureExtractor):
-    """`offline_features` of each image. Needs no weights; its distances are in OD squared, not comparable with FIDs."""
+    """`offline_features` of each image. Needs no weights. Distances are in OD squared, not comparable with FIDs."""
 
-    # A change to any feature must change the name, so that numbers of two versions are never mixed up.
+    # Any change to a feature must change the name, so that numbers of two versions are never mixed up.
     name = "offline-v1"
     comparable = False
     num_features = 9 + 6 * _SCALES
@@ -84,9 +84,9 @@ class OfflineFeatures(FeatureExtractor):
 
 
 class InceptionFeatures(FeatureExtractor):
-    """The 2048 features of the original FID: Inception v3 with TensorFlow's weights and TensorFlow's resizing.
+    """The 2048 features of the original FID: Inception v3 with TensorFlow's weights and resizing.
 
-    Needs the package torch-fidelity and its weights as a local file; nothing is downloaded.
+    Needs the package torch-fidelity and its weights as a local file. Nothing is downloaded.
     """
 
     name = "inception-v3-2048"
@@ -96,7 +96,8 @@ class InceptionFeatures(FeatureExtractor):
     def __init__(self, weights: Path) -> None:
         """Load the file `weights`, torch-fidelity's `weights-inception-2015-12-05-6726825d.pth`.
 
-        A missing file is a `MissingError`; a missing package or a file with anything but these weights an `InputError`.
+        Raises `MissingError` if the file is missing, and `InputError` if the package is missing or the file holds
+        anything but these weights.
         """
         super().__init__()
         state = _load_weights(weights)
@@ -106,7 +107,7 @@ class InceptionFeatures(FeatureExtractor):
             raise InputError(
                 f"Inception features need torch-fidelity: {error}; `pip install torch-fidelity`"
             ) from error
-        # torch-fidelity unpickles what it is given without limits. So it gets our own copy of the checked tensors.
+        # torch-fidelity unpickles its input without limits, so it gets our own copy of the checked tensors.
         buffer = io.BytesIO()
         torch.save(state, buffer)
         buffer.seek(0)
@@ -122,7 +123,7 @@ class InceptionFeatures(FeatureExtractor):
         return features
 
     def train(self, mode: bool = True) -> "InceptionFeatures":
-        """Stay in evaluation mode, whatever `mode` is: batch statistics would make features depend on the batch."""
+        """Stay in evaluation mode regardless of `mode`: batch statistics would make features depend on the batch."""
         return super().train(False)
 
 
@@ -132,7 +133,7 @@ def _load_weights(path: Path) -> dict[str, Tensor]:
         raise MissingError(f"there are no Inception weights at {path}; give torch-fidelity's .pth file")
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # a damaged file makes torch raise a dozen different ones
+    except Exception as error:  # for a damaged file, torch raises any of a dozen exceptions
         raise InputError(f"{path} is not a file of plain tensors; give torch-fidelity's .pth file") from error
     if not (isinstance(state, dict) and all(isinstance(k, str) and isinstance(v, Tensor) for k, v in state.items())):
         raise InputError(f"{path} is not a dictionary of tensors; give torch-fidelity's .pth file")

@@ -1,10 +1,10 @@
-"""The Fréchet distance between two sets of images: how far apart they are as sets, whatever image belongs to which.
+"""The Fréchet distance between two sets of images. It compares the sets as a whole, without pairing images.
 
-Features of the images of each set are taken for a Gaussian; the distance is that of the two Gaussians,
+The features of each set are treated as a Gaussian. The distance is that between the two Gaussians,
 
     |m1 - m2|^2 + trace(S1 + S2 - 2 (S1 S2)^(1/2)).
 
-With Inception's features it is the FID. It is biased upward for few images, so compare only sets of equal sizes.
+With Inception's features it is the FID. It is biased upward for few images, so compare only sets of equal size.
 """
 
 from collections.abc import Iterable
@@ -21,17 +21,17 @@ from bottlegan.metrics.image import check_images
 
 @dataclass(frozen=True)
 class FrechetDistance:
-    """A distance that says what it was measured with."""
+    """A distance and the features that it was measured with."""
 
     value: float
-    """The distance, finite and at least 0; in squared units of the features."""
+    """The distance in squared units of the features, finite and at least 0."""
     extractor: str
     """The name of the features."""
     comparable: bool
-    """Whether it can stand beside the FIDs in the literature."""
+    """Whether it is comparable with published FIDs."""
 
 
-class _Given(nn.Identity):
+class _Features(nn.Identity):
     """Takes features for images, so that torchmetrics sees doubles on the CPU whatever the extractor gives."""
 
     def __init__(self, num_features: int) -> None:
@@ -45,13 +45,13 @@ def frechet_distance(
     """Return the Fréchet distance between two sets of images.
 
     Args:
-        outputs: Batches `(N, 3, H, W)` in [0, 1]; sizes may differ between batches. At least two images in all, or it
-            is an `InputError`.
+        outputs: Batches `(N, 3, H, W)` in [0, 1]; sizes may differ between batches. Fewer than two images in total
+            raise an `InputError`.
         truths: Likewise. The images need not match `outputs`, not even in number.
-        extractor: Whose features are compared; `OfflineFeatures` unless given.
+        extractor: Computes the features; `OfflineFeatures` by default.
     """
     extractor = OfflineFeatures() if extractor is None else extractor
-    metric = FrechetInceptionDistance(feature=_Given(extractor.num_features))
+    metric = FrechetInceptionDistance(feature=_Features(extractor.num_features))
     for what, batches, real in (("output images", outputs, False), ("true images", truths, True)):
         count = 0
         for images in batches:

@@ -1,4 +1,4 @@
-"""How close images are to their ground truth: MSE, PSNR, SSIM and color difference, each per image."""
+"""How close images are to their ground truth: MSE, PSNR, SSIM and color difference, for each image."""
 
 from dataclasses import dataclass
 
@@ -15,14 +15,14 @@ from bottlegan.core.errors import InputError
 Array = NDArray[np.float64]
 
 PSNR_CAP = 100.0
-"""The largest PSNR in dB. Identical images would have an infinite one, which neither a mean nor JSON survives."""
+"""The largest PSNR in dB. Identical images would have an infinite one, which breaks means and JSON."""
 
 _WINDOW = 11  # the side of SSIM's Gaussian window with its usual sigma of 1.5
 
 
 @dataclass(frozen=True)
 class ImageScores:
-    """What `compare_images` found: a finite value per image in each field, float64 `(N,)`, on the CPU."""
+    """Result of `compare_images`: each field has a finite value per image, float64 `(N,)`, on the CPU."""
 
     mse: Tensor
     psnr: Tensor
@@ -31,13 +31,13 @@ class ImageScores:
 
 
 def check_images(images: Tensor, what: str = "images") -> None:
-    """Raise `InputError`, naming `what` they are, unless `images` are floats in [0, 1], `(N, 3, H, W)`, not empty."""
+    """Raise `InputError` unless `images` are floats in [0, 1], `(N, 3, H, W)`, not empty. The error names `what`."""
     if images.dim() != 4 or images.shape[1] != 3 or images.numel() == 0:
         raise InputError(f"expected {what} of shape (N, 3, H, W), got {tuple(images.shape)}")
     if not images.is_floating_point():
         raise InputError(f"expected {what} as floats in [0, 1], got {images.dtype}; convert them with from_levels")
     low, high = images.min().item(), images.max().item()
-    # Written so that NaN, which min and max hand on, fails it too.
+    # Written so that NaN, which min and max propagate, fails too.
     if not (low >= 0 and high <= 1):
         raise InputError(f"expected {what} in [0, 1], got values from {low:g} to {high:g}; scale or clip them")
 
@@ -56,12 +56,12 @@ def psnr(output: Tensor, truth: Tensor) -> Tensor:
 def ssim(output: Tensor, truth: Tensor) -> Tensor:
     """Return the SSIM `(N,)` in [-1, 1], float64, of images `(N, 3, H, W)` in [0, 1].
 
-    The original one: Gaussian window of sigma 1.5, 11x11 pixels, mean over channels and over the pixels whose window
-    lies in the image. Images smaller than the window are continued by their edge pixels, so that even a single pixel
-    has a value: how alike the two colors are.
+    This is the original SSIM: Gaussian window of sigma 1.5, 11x11 pixels, mean over channels and over the pixels whose
+    window lies in the image. Images smaller than the window are padded with their edge pixels. Even a single pixel then
+    has a value: the similarity of the two colors.
     """
-    # Not torchmetrics: a local variance is a difference of two nearly equal numbers, and in its single precision blank
-    # images come out as unlike themselves (0.997); in double precision it takes 25 times as long as scikit-image.
+    # Not torchmetrics: a local variance is a difference of two nearly equal numbers. In its single precision a blank
+    # image differs from itself (0.997), and in double precision it takes 25 times as long as scikit-image.
     pairs = zip(_to_numpy(output), _to_numpy(truth), strict=True)
     return torch.tensor([_ssim(*pair) for pair in pairs], dtype=torch.float64)
 
@@ -83,8 +83,8 @@ def _ssim(output: Array, truth: Array) -> float:
 def delta_e(output: Tensor, truth: Tensor) -> Tensor:
     """Return the mean color difference `(N,)`, at least 0, float64, of images `(N, 3, H, W)` in [0, 1].
 
-    CIEDE2000, the mean over pixels: about 1 is just visible, 100 is black against white. It takes the values for sRGB
-    under daylight (D65), as viewers do; a slide whose ICC profile says otherwise must be converted first.
+    This is the mean CIEDE2000 over pixels: about 1 is just visible, and 100 is black against white. Like viewers, it
+    treats the values as sRGB under daylight (D65). Convert slides with another ICC profile first.
     """
     lab_output, lab_truth = (rgb2lab(_to_numpy(images), channel_axis=1) for images in (output, truth))
     difference = deltaE_ciede2000(lab_output, lab_truth, channel_axis=1)
@@ -92,7 +92,7 @@ def delta_e(output: Tensor, truth: Tensor) -> Tensor:
 
 
 def _to_numpy(images: Tensor) -> Array:
-    """Return the images in double precision, of the same shape."""
+    """Return the images as double-precision NumPy arrays of the same shape."""
     return images.detach().cpu().double().numpy()
 
 
@@ -101,7 +101,7 @@ def compare_images(output: Tensor, truth: Tensor) -> ImageScores:
 
     Args:
         output: Images `(N, 3, H, W)` in [0, 1].
-        truth: Their ground truth, in [0, 1] and of the same shape; anything else is an `InputError`.
+        truth: Their ground truth, in [0, 1] and of the same shape. Anything else raises an `InputError`.
     """
     check_images(output, "output images")
     check_images(truth, "true images")

@@ -1,12 +1,12 @@
-"""Whether a color map keeps light light and dark dark: what a pathologist must be able to trust before any score.
+"""Whether a color map keeps light areas light and dark areas dark. Pathologists rely on this more than on any score.
 
 A map that exchanges hematoxylin and eosin can have a fair MSE and still turn nuclei into holes. Darkness here is the
 mean optical density (OD) of a pixel over its channels. Three measures:
 
-- `swap_rate`: of pixels that differ clearly before a map, how many pairs it turns around. It needs no truth, but a
-  map between two stains may turn some around rightly: where eosin is the darker stain in one of them.
-- `nuclei_swapped`: the same against the truth, where there is one, so that nothing but errors counts.
-- `monotonicity`: whether tissue with more hematoxylin, and as much eosin, never gets lighter.
+- `swap_rate`: the share of clearly different pixel pairs whose order the map reverses. It needs no truth, but a map
+  between two stains may reverse some pairs correctly, if eosin is the darker stain in one of the stains.
+- `nuclei_swapped`: the same against the truth, so that only errors count.
+- `monotonicity`: whether tissue with more hematoxylin and the same eosin never gets lighter.
 """
 
 import torch
@@ -20,48 +20,48 @@ from bottlegan.stain.density import to_density
 from bottlegan.stain.style import REFERENCE
 
 CLEAR = 0.3
-"""Difference in mean OD from which on one of two pixels is clearly darker."""
+"""One of two pixels is clearly darker if their mean OD differs by more than this."""
 MARGIN = 0.05
-"""Difference in mean OD below which two mapped pixels count as equally dark."""
+"""Two mapped pixels count as equally dark if their mean OD differs by less than this."""
 PAIRS = 16_384
-"""Pairs of pixels drawn from each image."""
+"""Number of pixel pairs drawn from each image."""
 SWAPPED = 0.01
-"""Share of turned pairs above which an image counts as swapped: noise of the scanner stays far below."""
+"""An image counts as swapped if more than this share of its pairs is reversed. Scanner noise stays far below."""
 
 BANDS = 8
-"""Of pixels with about as much eosin."""
+"""Number of bands of pixels with similar amounts of eosin."""
 BINS = 12
-"""Of pixels with about as much hematoxylin, in each band."""
+"""Number of bins of pixels with similar amounts of hematoxylin, in each band."""
 FILLED = 64
-"""Pixels that a bin needs to count."""
+"""Smallest number of pixels for a bin to count."""
 STILL = 0.01
-"""Fall in mean OD, from one bin to the next, that counts as none: what noise leaves of a mean."""
+"""A decrease in mean OD between bins up to this size is ignored as noise."""
 QUANTILE_STRIDE = 7
-"""Every so many pixels are enough to place bands, and no row of an image is left out."""
+"""Stride of the pixels that place the bands; it does not skip any row of an image."""
 
 
 def swap_rate(images: Tensor, mapped: Tensor, seed: int = 0) -> Tensor:
-    """Return the share (N,) of pixel pairs, clearly ordered by darkness in `images`, that `mapped` turns around.
+    """Return the share (N,) of pixel pairs with a clear order of darkness in `images` whose order `mapped` reverses.
 
     Args:
         images: Images (N, 3, H, W) in [0, 1].
-        mapped: What a map made of them, of the same shape.
-        seed: Of the positions, which are the same in all images.
+        mapped: The mapped images, of the same shape.
+        seed: Seed of the positions, which are the same in all images.
 
     Returns:
-        Shares in [0, 1], float64; 0 where no pair differs by more than CLEAR. A pair is turned if its order is
-        reversed by more than MARGIN.
+        Shares in [0, 1], float64; 0 where no pair differs by more than CLEAR. A pair counts as reversed if its order
+        is reversed by more than MARGIN.
     """
     return _turned(images, mapped, MARGIN, seed)
 
 
 def nuclei_swapped(output: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
-    """Return the share (N,) of pixel pairs, clearly ordered by darkness in `truth`, whose order `output` reverses.
+    """Return the share (N,) of pixel pairs with a clear order of darkness in `truth` whose order `output` reverses.
 
     Args:
         output: Images (N, 3, H, W) in [0, 1].
-        truth: What they should look like, of the same shape.
-        seed: Of the positions, which are the same in all images.
+        truth: Their ground truth, of the same shape.
+        seed: Seed of the positions, which are the same in all images.
 
     Returns:
         Shares in [0, 1], float64; 0 where no pair differs by more than CLEAR. An image above SWAPPED is swapped.
@@ -70,15 +70,15 @@ def nuclei_swapped(output: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
 
 
 def monotonicity(output: Tensor, truth: Tensor) -> Tensor:
-    """Return the share (N,) of steps toward more hematoxylin, at about as much eosin, where `output` gets no lighter.
+    """Return the share (N,) of steps toward more hematoxylin, at similar eosin, where `output` does not get lighter.
 
     Args:
         output: Images (N, 3, H, W) in [0, 1].
-        truth: The same tissue in the reference stain, which tells how much of each stain a pixel holds.
+        truth: The same tissue in the reference stain, from which the amount of each stain is computed.
 
     Returns:
-        Shares in [0, 1], float64; 1 where there is no step. Pixels are put into bands of eosin and, within each, bins
-        of hematoxylin; a step goes from one bin to the next, and counts by their mean darkness.
+        Shares in [0, 1], float64; 1 where there is no step. Pixels are sorted into bands of eosin and, within each
+        band, bins of hematoxylin. A step goes from one bin to the next and compares their mean darkness.
     """
     check_same(truth, output)
     concentrations = unmix(truth, REFERENCE).flatten(2).double()
@@ -86,7 +86,7 @@ def monotonicity(output: Tensor, truth: Tensor) -> Tensor:
 
 
 def _rising(concentration: Tensor, darkness: Tensor) -> Tensor:
-    """Return the share () of steps at which darkness (P,) does not fall, given concentrations (2, P)."""
+    """Return the share () of steps at which darkness (P,) does not fall, from the concentrations (2, P)."""
     hematoxylin, eosin = concentration
     band = torch.bucketize(eosin, torch.quantile(eosin[::QUANTILE_STRIDE], torch.arange(1, BANDS).to(eosin) / BANDS))
     low, high = torch.quantile(hematoxylin[::QUANTILE_STRIDE], torch.tensor([0.02, 0.98]).to(hematoxylin))
@@ -101,7 +101,7 @@ def _rising(concentration: Tensor, darkness: Tensor) -> Tensor:
 
 
 def check_same(images: Tensor, others: Tensor) -> None:
-    """Refuse what are not images of the same shape."""
+    """Refuse anything but images of the same shape."""
     check_images(images)
     check_images(others)
     if images.shape != others.shape:
@@ -109,7 +109,7 @@ def check_same(images: Tensor, others: Tensor) -> None:
 
 
 def _turned(ordered: Tensor, images: Tensor, margin: float, seed: int) -> Tensor:
-    """Return the share (N,) of pairs clearly ordered in the first images that are reversed in the second ones."""
+    """Return the share (N,) of pairs with a clear order in `ordered` that is reversed in `images`."""
     check_same(ordered, images)
     darkness = _darkness(ordered).flatten(1)
     positions = torch.randint(darkness.shape[1], (2, PAIRS), generator=torch_stream(seed, "pairs of pixels"))

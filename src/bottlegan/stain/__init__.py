@@ -1,1 +1,1 @@
-"""Color maths of stained tissue: optical density, stain estimation, simulated styles."""
+"""Color math of stained tissue: optical density, stain estimation, simulated styles."""

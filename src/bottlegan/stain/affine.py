@@ -1,11 +1,11 @@
-"""Affine maps of optical densities: what a staining style is, but for bent tone curves and what a scanner cuts off."""
+"""Affine maps of optical densities. They describe a staining style, except for bent tone curves and clipped white."""
 
 from typing import Any, NamedTuple
 
 from array_api_compat import array_namespace
 
 Array = Any
-"""Of numpy or of torch."""
+"""A NumPy array or a torch tensor."""
 
 
 class AffineMap(NamedTuple):
@@ -17,25 +17,25 @@ class AffineMap(NamedTuple):
     """(S, 3)."""
 
     def __call__(self, density: Array) -> Array:
-        """Return densities (S, P, 3), mapped; one map serves any number of sets."""
+        """Return the mapped densities (S, P, 3). A single map applies to any number of sets."""
         return density @ self.matrix + self.bias[:, None]
 
     def then(self, following: "AffineMap") -> "AffineMap":
-        """Return these maps and others after them, as one."""
+        """Return the maps that apply these first and `following` after them."""
         return AffineMap(self.matrix @ following.matrix, following(self.bias[:, None])[:, 0])
 
     def inverse(self) -> "AffineMap":
-        """Return the maps in the other direction."""
+        """Return the inverse maps."""
         matrix = array_namespace(self.matrix).linalg.inv(self.matrix)
         return AffineMap(matrix, -(self.bias[:, None] @ matrix)[:, 0])
 
     def choose(self, rows: Array) -> "AffineMap":
-        """Return the maps of the given rows (M,), which may repeat."""
+        """Return the maps at `rows` (M,), which may repeat."""
         return AffineMap(self.matrix[rows], self.bias[rows])
 
 
 class StyleMaps(NamedTuple):
-    """The maps of S styles, both ways. One need not be the exact inverse of the other: noise is not to be amplified."""
+    """The maps of S styles in both directions. They need not be exact inverses, which would amplify noise."""
 
     normalize: AffineMap
     """From the style to the reference stain."""
@@ -43,16 +43,16 @@ class StyleMaps(NamedTuple):
     """From the reference stain to the style."""
 
     def relative_to(self, other: "StyleMaps") -> "StyleMaps":
-        """Return the maps as they are if the other style, of one or as many labs, is the reference stain."""
+        """Return these maps with the other style, of one lab or of S labs, as the reference stain."""
         return StyleMaps(self.normalize.then(other.restain), other.normalize.then(self.restain))
 
     def choose(self, rows: Array) -> "StyleMaps":
-        """Return the maps of the given rows (M,), which may repeat."""
+        """Return the maps at `rows` (M,), which may repeat."""
         return StyleMaps(self.normalize.choose(rows), self.restain.choose(rows))
 
 
 def both_ways(normalize: AffineMap) -> StyleMaps:
-    """Return maps toward the reference stain with their exact inverses."""
+    """Return maps to the reference stain together with their exact inverses."""
     return StyleMaps(normalize, normalize.inverse())
 
 

@@ -1,6 +1,6 @@
-"""Random stain, as others augment training images: what BottleGAN's restaining is compared with.
+"""Published stain augmentations, which BottleGAN's restaining is compared with.
 
-Both change crops (N, H, W, 3) of RGB levels, each crop in its own way.
+Both change crops (N, H, W, 3) of RGB levels, each crop with its own random numbers.
 """
 
 import warnings
@@ -16,14 +16,14 @@ from bottlegan.imaging.files import Pixels
 Array = NDArray[np.float64]
 
 JITTER = 0.2
-"""How far stain amounts vary in HED jitter, as a share of themselves and of a strong stain, whose density is 1: the
-strong form of Tellez et al. 2018."""
+"""How much HED jitter varies the stain amounts, relative to themselves and to a strong stain, whose density is 1. This
+is the strong form of Tellez et al. 2018."""
 
 
 def jitter_hed(crops: Pixels, random: np.random.Generator, jitter: float = JITTER) -> Pixels:
     """Scale and shift the amounts of hematoxylin, eosin and DAB, unmixed with textbook stain vectors.
 
-    Amounts may be negative, as textbook vectors do not fit every lab; cutting them off would change the colors.
+    Amounts may be negative, because textbook vectors do not fit every lab. Clipping them would change the colors.
     """
     density = -np.log((crops.astype(np.float64) + 1) / 256)
     amounts = density @ hed_from_rgb
@@ -34,25 +34,25 @@ def jitter_hed(crops: Pixels, random: np.random.Generator, jitter: float = JITTE
 
 @dataclass(frozen=True)
 class LabStatistics:
-    """How the colors of images are spread in CIE Lab: of each image the mean and the standard deviation, (N, 2, 3)."""
+    """Color statistics of images in CIE Lab: the mean and the standard deviation of each image, (N, 2, 3)."""
 
     values: Array
 
     @classmethod
     def of(cls, images: Sequence[Pixels]) -> "LabStatistics":
-        """Return those of some images: six numbers each, which a lab can share."""
-        found = [rgb2lab(image).reshape(-1, 3) for image in images]
-        return cls(np.stack([np.stack([each.mean(0), each.std(0)]) for each in found]))
+        """Return the statistics of images: six numbers per image, which a lab can share."""
+        colors = [rgb2lab(image).reshape(-1, 3) for image in images]
+        return cls(np.stack([np.stack([pixels.mean(0), pixels.std(0)]) for pixels in colors]))
 
     def join(self, other: "LabStatistics") -> "LabStatistics":
-        """Return those of both sets of images."""
+        """Return the statistics of both sets of images."""
         return LabStatistics(np.concatenate([self.values, other.values]))
 
 
 def draw_templates(crops: Pixels, random: np.random.Generator, statistics: LabStatistics) -> Pixels:
-    """Give each crop the color mean and deviation of a template drawn anew, as RandStainNA does (Shen et al. 2022).
+    """Give each crop the color mean and deviation of a random template, as RandStainNA does (Shen et al. 2022).
 
-    A template's numbers are drawn from normal distributions fitted to those of all labs' images.
+    A template is drawn from normal distributions that were fitted to the statistics of all labs' images.
     """
     center, spread = statistics.values.mean(0), statistics.values.std(0)
     drawn = random.normal(center, spread, (len(crops), 2, 3))[:, :, None, None]
@@ -60,7 +60,7 @@ def draw_templates(crops: Pixels, random: np.random.Generator, statistics: LabSt
     mean, deviation = colors.mean((1, 2), keepdims=True), colors.std((1, 2), keepdims=True)
     scale = np.maximum(drawn[:, 1], 0) / np.maximum(deviation, 1e-3)
     with warnings.catch_warnings():
-        # A drawn template may hold colors that no screen can show; they are cut off, which is all it warns of.
+        # A template may hold colors outside sRGB. They are clipped, and the warning says no more than that.
         warnings.filterwarnings("ignore", message="Conversion from CIE-LAB")
         return _to_levels(lab2rgb((colors - mean) * scale + drawn[:, 0]))
 

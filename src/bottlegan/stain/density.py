@@ -1,10 +1,10 @@
-"""Optical density (OD): the one place that says how light and stain relate.
+"""Optical density (OD). This is the only place that defines how light and stain relate.
 
-By Beer-Lambert's law stains add up in OD, the negated logarithm of intensity. Ours is shifted by one gray level,
+By the Beer-Lambert law, stains add up in OD, the negated logarithm of intensity. Ours is shifted by one gray level,
 
     OD = -ln((255 I + 1) / 256),
 
-so that white is exactly 0, black is finite (ln 256 = 5.545), and each of the 256 levels survives the round trip.
+so that white is exactly 0, black is finite (ln 256 = 5.545), and all 256 levels survive the round trip.
 """
 
 import math
@@ -15,9 +15,9 @@ from torch import Tensor
 from bottlegan.stain.affine import AffineMap
 
 BLACK = math.log(256)
-"""The optical density of black, the largest there is."""
-NEARLY_WHITE = 0.02  # optical density of the darkest channel, 5 levels from white, below which a pixel may be cut off
-FADED = 0.3  # share of what a map adds to white that is taken back
+"""The optical density of black, the largest possible."""
+NEARLY_WHITE = 0.02  # a pixel whose darkest channel has less optical density (5 levels from white) may be clipped
+FADED = 0.3  # share of the density that a map adds to white which is taken back
 
 
 def to_density(rgb: Tensor) -> Tensor:
@@ -26,22 +26,22 @@ def to_density(rgb: Tensor) -> Tensor:
 
 
 def to_rgb(density: Tensor) -> Tensor:
-    """Return the intensity in [0, 1] of optical densities of any shape; what lies outside [0, BLACK] is clipped."""
+    """Return the intensity in [0, 1] of optical densities of any shape. Values outside [0, BLACK] are clipped."""
     return ((256 * torch.exp(-density) - 1) / 255).clamp(0, 1)
 
 
 def fade_white(mapped: Tensor, density: Tensor) -> Tensor:
-    """Return densities (N, 3, ...) that a map made of `density`, but less dark where that was white.
+    """Return the mapped densities (N, 3, ...), made less dark where the original `density` is white.
 
-    A scanner cuts off what is brighter than white. A map toward the reference stain makes of white the darkest of all
-    that was cut off, glass included, which then can be darker than pale tissue.
+    A scanner clips anything brighter than white. A map to the reference stain treats white as the darkest color that
+    was clipped, so glass could come out darker than pale tissue.
     """
     white = (1 - density.amax(dim=1, keepdim=True) / NEARLY_WHITE).clamp(min=0)
     return mapped - FADED * white * (mapped - density).clamp(min=0)
 
 
 def map_images(maps: AffineMap, images: Tensor) -> Tensor:
-    """Return images (S, 3, H, W) in [0, 1], each mapped by its own of S maps of densities, or all by one."""
+    """Return mapped images (S, 3, H, W) in [0, 1]: each has its own of the S density maps, or all share one."""
     matrix, bias = maps.matrix.to(images), maps.bias.to(images)
     density = torch.einsum("nchw,ncd->ndhw", to_density(images), matrix.expand(len(images), 3, 3))
     return to_rgb(density + bias[:, :, None, None])

@@ -1,4 +1,4 @@
-"""A stain estimator that does not fail: Macenko's method, made robust, in closed form, over a whole batch.
+"""A stain estimator that does not fail: Macenko's method in closed form, made robust, for a whole batch.
 
 Macenko et al. (2009): the optical densities of H&E tissue lie on a plane through white, between the directions of its
 two stains. The plane comes from the second moments, the two directions from robust extremes of the angle within it, and
@@ -6,16 +6,16 @@ the strength of a stain from a high percentile of its concentration. Normalizing
 
 What makes it robust here:
 
-- where there is no stain is estimated, not assumed to be white: glass, lamp and scanner tint it, and an error there
-  bends every angle. It lies on the plane, where both concentrations have their low quantiles, found in a few steps;
-- tissue is found relative to the image's own strength of stain, so pale and dark styles get the same mask;
-- which direction is hematoxylin is decided by how its concentrations are distributed, compared with a reference set:
-  in a foreign style no color or angle rule holds;
-- nearly parallel stain directions fall back on the Gaussian optimal transport map between second moments;
-- blank images and images with one stain only are left as they are;
-- a `Diagnosis` says which of these routes was taken, why, and how well conditioned the map is.
+- The color without stain is estimated, not assumed to be white. Glass, lamp and scanner tint it, and an error there
+  bends every angle. It lies on the plane, where both concentrations have their low quantiles. A few steps find it.
+- Tissue is found relative to the image's own strength of stain, so pale and dark styles get the same mask.
+- Hematoxylin is recognized by the distribution of its concentrations, compared with a reference set. No rule of color
+  or angle holds in an unknown style.
+- Nearly parallel stain directions fall back on the Gaussian optimal transport map between second moments.
+- Blank images, and images with only one stain, are left unchanged.
+- A `Diagnosis` says which of these routes was taken, why, and how well conditioned the map is.
 
-All maps are invertible but for white: what lies off the stain plane (ink, noise) is carried along, not flattened.
+All maps are invertible except at white. Colors off the stain plane (ink, noise) are mapped with it, not flattened.
 """
 
 import math
@@ -30,19 +30,19 @@ from bottlegan.core.errors import InputError
 from bottlegan.stain.density import fade_white, to_density, to_rgb
 from bottlegan.stain.quantiles import weighted_quantile
 
-SAMPLED_PIXELS = 16_384  # an image gives at most this many, on a regular grid: more do not change the estimate
+SAMPLED_PIXELS = 16_384  # most pixels taken from an image, on a regular grid: more do not change the estimate
 TISSUE_FLOOR = 0.05  # mean optical density below which nothing counts as tissue: 12 gray levels from white
-TISSUE_SHARE = 0.5  # of the median density above that floor, from which on a pixel counts as tissue
-LEAST_TISSUE = 0.005  # share of the pixels below which an image is blank
+TISSUE_SHARE = 0.5  # share of the median density above that floor at which a pixel counts as tissue
+LEAST_TISSUE = 0.005  # an image with a smaller share of tissue is blank
 ANGLE_TAILS = 0.02  # share of the stain beyond each stain direction
-STRONG = 0.99  # the quantile of a concentration that is called the strength of its stain
-NO_STAIN = 0.02  # the quantile of a concentration at which a pixel is taken to hold none of that stain
-GLASS_STEPS = 6  # after which the estimate of the glass no longer moves
-GLASS_RANGE = (-0.3, 0.6)  # densities that glass may have: below 0, a scanner has cut off what is brighter than white
-NEARLY_PARALLEL = 3.0  # degrees between stain directions below which they cannot be told apart
+STRONG = 0.99  # quantile of the concentration that defines the strength of a stain
+NO_STAIN = 0.02  # quantile of the concentration at which a pixel is assumed to hold none of a stain
+GLASS_STEPS = 6  # the estimate of the glass no longer moves after this many
+GLASS_RANGE = (-0.3, 0.6)  # densities that glass may have: below 0, the scanner clipped it to white
+NEARLY_PARALLEL = 3.0  # degrees between stain directions below which they cannot be distinguished
 NOISE_RATIO = 3.0  # the second principal direction must exceed the third, which holds only noise, by this factor
-DARKNESS_WEIGHT = 0.06  # of a factor e in darkness, beside the distance between profiles, in the order of the stains
-NEAREST_PROFILES = 5  # reference images that vote on the order of the stains
+DARKNESS_WEIGHT = 0.06  # weight of a factor e in darkness against profile distance, when ordering the stains
+NEAREST_PROFILES = 5  # number of reference images that vote on the order of the stains
 
 PROFILE_LEVELS = torch.linspace(0.02, 0.98, 16, dtype=torch.float64)
 PROFILE_DIRECTIONS = torch.tensor([[1, 0], [0, 1], [math.sqrt(0.5)] * 2, [math.sqrt(0.5), -math.sqrt(0.5)]]).double()
@@ -58,7 +58,7 @@ class Route(StrEnum):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What happened to one image, and how far to trust it."""
+    """How the map of one image was found, and how far to trust it."""
 
     route: Route
     reason: str
@@ -67,14 +67,14 @@ class Diagnosis:
     angle: float
     """Degrees between the two stain directions."""
     order_margin: float
-    """How clearly hematoxylin and eosin were told apart, from 0 (a guess) to 1."""
+    """How clearly hematoxylin and eosin were distinguished, from 0 (a guess) to 1."""
     condition: float
     """Condition number of the density map: 1 for the identity, large where noise is amplified."""
 
 
 @dataclass(frozen=True)
 class Reference:
-    """Compact statistics of a reference set: all that a fit needs to know of it, and no pixel."""
+    """Compact statistics of a reference set: everything that a fit needs, and no pixels."""
 
     matrix: Tensor
     """(2, 3) unit densities of hematoxylin and eosin."""
@@ -83,17 +83,17 @@ class Reference:
     moment: Tensor
     """(3, 3) second moment of the tissue's densities about white."""
     low: Tensor
-    """(2,) relative concentration of each stain where there is none: what glass and noise leave."""
+    """(2,) relative concentration of each stain where it is absent: the residue of glass and noise."""
     profiles: Tensor
     """(R, 4, 16) quantiles of each reference image's relative concentrations along four directions."""
 
 
 @dataclass(frozen=True)
 class Stains:
-    """The two stains of each of N images, in no particular order until `order` has decided it."""
+    """The two stains of each of N images. Their order is arbitrary until `order_stains` has decided it."""
 
     matrix: Tensor
-    """(N, 2, 3) unit densities, one row a stain."""
+    """(N, 2, 3) unit densities, one row per stain."""
     strength: Tensor
     """(N, 2) density of each stain where it is strong."""
     low: Tensor
@@ -110,7 +110,7 @@ class Stains:
     """(N,) bool: whether a second stain stands out from the noise."""
 
     def swapped(self, where: Tensor) -> "Stains":
-        """Exchange the two stains of the images `where` (N,) is true."""
+        """Return a copy with the two stains exchanged in images for which `where` (N,) is true."""
         return Stains(
             torch.where(where[:, None, None], self.matrix.flip(1), self.matrix),
             torch.where(where[:, None], self.strength.flip(1), self.strength),
@@ -125,7 +125,7 @@ class Stains:
 
 @dataclass(frozen=True)
 class DensityMap:
-    """An affine map of optical densities for each of N images, and how it came about."""
+    """An affine map of optical densities for each of N images, and how each was found."""
 
     matrix: Tensor
     """(N, 3, 3), applied to row vectors of density."""
@@ -133,31 +133,31 @@ class DensityMap:
     """(N, 3), added after it."""
     diagnoses: tuple[Diagnosis, ...]
     normalizes: bool = True
-    """Whether it goes toward the reference stain; then white, where scanners cut off, is not taken at its word."""
+    """Whether it maps to the reference stain. If so, white is corrected, because scanners clip there."""
 
     def __call__(self, images: Tensor) -> Tensor:
-        """Map images (N, 3, H, W) in [0, 1]; a map of one image serves a batch of any size."""
+        """Map images (N, 3, H, W) in [0, 1]. The map of a single image applies to a batch of any size."""
         density = to_density(images)
         matrix = self.matrix.to(images).expand(len(images), 3, 3)
         mapped = torch.einsum("nchw,ncd->ndhw", density, matrix) + self.bias.to(images)[:, :, None, None]
         return to_rgb(fade_white(mapped, density) if self.normalizes else mapped)
 
     def choose(self, rows: Tensor) -> "DensityMap":
-        """Return the maps of the given rows (M,), which may repeat."""
+        """Return the maps at `rows` (M,), which may repeat."""
         diagnoses = tuple(self.diagnoses[row] for row in rows.tolist())
         return replace(self, matrix=self.matrix[rows], bias=self.bias[rows], diagnoses=diagnoses)
 
     def inverse(self) -> "DensityMap":
-        """Return the maps in the other direction."""
+        """Return the inverse maps."""
         matrix = torch.linalg.inv(self.matrix)
         return DensityMap(matrix, -(self.bias[:, None] @ matrix)[:, 0], self.diagnoses, not self.normalizes)
 
 
 def join(maps: Sequence[DensityMap]) -> DensityMap:
     """Return all the maps as one batch."""
-    matrix = torch.cat([torch.empty(0, 3, 3), *(each.matrix for each in maps)])
-    bias = torch.cat([torch.empty(0, 3), *(each.bias for each in maps)])
-    return DensityMap(matrix, bias, tuple(diagnosis for each in maps for diagnosis in each.diagnoses))
+    matrix = torch.cat([torch.empty(0, 3, 3), *(part.matrix for part in maps)])
+    bias = torch.cat([torch.empty(0, 3), *(part.bias for part in maps)])
+    return DensityMap(matrix, bias, tuple(diagnosis for part in maps for diagnosis in part.diagnoses))
 
 
 def sample_density(images: Tensor) -> Tensor:
@@ -180,11 +180,11 @@ def estimate_stains(density: Tensor) -> Stains:
     tissue = density * mask[..., None]
     moment = tissue.transpose(1, 2) @ tissue / mask.sum(1).clamp(min=1)[:, None, None]
     variance, axes = torch.linalg.eigh(moment)
-    # Densities are positive, so the first axis can point along them; the second one's sign does not matter.
+    # Densities are positive, so the first axis can point along them. The sign of the second does not matter.
     first = axes[..., 2] * torch.where(axes[..., 2].sum(-1, keepdim=True) < 0, -1.0, 1.0)
     plane = torch.stack([first, axes[..., 1]], dim=1)
     along, across = (density @ plane.transpose(1, 2)).unbind(-1)
-    # The angle of a pale pixel is mostly noise, so each counts by how much stain it holds.
+    # The angle of a pale pixel is mostly noise, so each pixel is weighted by its amount of stain.
     weight = mask * along.clamp(min=0)
     tails = weighted_quantile(torch.atan2(across, along), weight, torch.tensor([ANGLE_TAILS, 1 - ANGLE_TAILS]))
     matrix = torch.stack([tails.cos(), tails.sin()], dim=-1) @ plane
@@ -206,7 +206,7 @@ def estimate_stains(density: Tensor) -> Stains:
 
 
 def profile(relative: Tensor, mask: Tensor) -> Tensor:
-    """Return the quantiles (N, 4, 16) of relative concentrations (N, P, 2) of tissue along four directions."""
+    """Return the quantiles (N, 4, 16) of the tissue's relative concentrations (N, P, 2) along four directions."""
     projections = relative @ PROFILE_DIRECTIONS.T
     return torch.stack([weighted_quantile(p, mask, PROFILE_LEVELS) for p in projections.unbind(-1)], dim=1)
 
@@ -214,7 +214,7 @@ def profile(relative: Tensor, mask: Tensor) -> Tensor:
 def swap_profile(profile: Tensor) -> Tensor:
     """Return the profile (N, 4, 16) of the same image with its two stains exchanged.
 
-    The directions (1, 0) and (0, 1) change places, (1, 1) stays, and (1, -1) turns around.
+    The directions (1, 0) and (0, 1) change places, (1, 1) stays, and (1, -1) is reversed.
     """
     first, second, both, difference = profile.unbind(1)
     return torch.stack([second, first, both, -difference.flip(-1)], dim=1)
@@ -232,11 +232,11 @@ def distance_of_plane(density: Tensor) -> Tensor:
 
 
 def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
-    """Put hematoxylin first, and return how clearly (N,) that was decided, in [0, 1].
+    """Put hematoxylin first, and return how clear the decision was (N,), in [0, 1].
 
-    Hematoxylin is sparse and peaked (nuclei), eosin is everywhere. Of both orders the one wins whose profile is nearer
-    to the most similar reference images: those of similar tissue, so that composition does not decide. In tissue full
-    of nuclei both orders look alike; there it tells that hematoxylin is the darker of the two where both are strong.
+    Hematoxylin is sparse and peaked (nuclei); eosin is everywhere. The order wins whose profile is nearer to the most
+    similar reference images. These show similar tissue, so composition does not decide. In tissue full of nuclei both
+    orders look alike; what decides there is that hematoxylin is the darker stain where both are strong.
     """
     exchanged = stains.swapped(torch.ones_like(stains.two_stains))
     cost, other_cost = (order_cost(candidate, reference) for candidate in (stains, exchanged))
@@ -245,28 +245,28 @@ def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
 
 
 def order_cost(stains: Stains, reference: Reference) -> Tensor:
-    """Return how unlike the reference set (N,) the stains are, if the first is hematoxylin and the second is eosin."""
+    """Return how much (N,) the stains differ from the reference set if the first is hematoxylin, the second eosin."""
     contrast = darkness_contrast(stains.matrix, stains.strength)
     usual = darkness_contrast(reference.matrix, reference.strength)
     return distance_to_profiles(stains.profile, reference.profiles) + DARKNESS_WEIGHT * (contrast - usual).abs()
 
 
 def darkness_contrast(matrix: Tensor, strength: Tensor) -> Tensor:
-    """Return how much darker (..., ) the first stain is than the second where both are strong, as a logarithm."""
+    """Return the logarithm (..., ) of how much darker the first stain is than the second where both are strong."""
     dark, light = (matrix.sum(-1).clamp(min=1e-3) * strength).unbind(-1)
     return dark.log() - light.log()
 
 
 def distance_to_profiles(profile: Tensor, references: Tensor) -> Tensor:
-    """Return the mean distance (N,) of profiles (N, 4, 16) to the nearest few of the `references` (R, 4, 16)."""
+    """Return the mean distance (N,) of profiles (N, 4, 16) to the nearest few `references` (R, 4, 16)."""
     distance = torch.cdist(profile.flatten(1), references.flatten(1), p=1) / references[0].numel()
     return distance.topk(min(NEAREST_PROFILES, len(references)), largest=False).values.mean(1)
 
 
 def summarize_reference(batches: Sequence[Tensor]) -> Reference:
-    """Return the statistics of a reference set, given as batches of images (N, 3, H, W) in [0, 1].
+    """Return the statistics of a reference set from its batches of images (N, 3, H, W) in [0, 1].
 
-    In the reference stain colors are as everybody knows them, so hematoxylin is the stain that absorbs more red.
+    The reference stain has the usual colors, so hematoxylin is the stain that absorbs more red.
     """
     parts = [estimate_stains(sample_density(batch)) for batch in batches]
     parts = [part.swapped(part.matrix[:, 0, 0] < part.matrix[:, 1, 0]) for part in parts]
@@ -289,9 +289,9 @@ def summarize_reference(batches: Sequence[Tensor]) -> Reference:
 
 
 def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
-    """Fit, for each of N images given as sampled densities (N, P, 3), the map from its style to the reference stain.
+    """Fit the map from each image's style to the reference stain, from N sets of sampled densities (N, P, 3).
 
-    To fit ONE map to several images of a lab, concatenate their samples to (1, P, 3).
+    To fit one map to several images of a lab, concatenate their samples to (1, P, 3).
     """
     stains, glass, margin = find_glass(density, reference)
     blank = stains.tissue < LEAST_TISSUE
@@ -309,10 +309,10 @@ def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
 
 
 def find_glass(density: Tensor, reference: Reference) -> tuple[Stains, Tensor, Tensor]:
-    """Find the density (N, 1, 3) at which each image (N, P, 3) holds no stain, and its stains above that, in order.
+    """Find the density (N, 1, 3) of each image (N, P, 3) without stain, and its ordered stains above that density.
 
-    Also returns how clearly (N,) their order was decided. Somewhere in an image each stain is nearly absent; the glass
-    moves until it is as absent there as in the reference set. Images without two stains keep a glass of white.
+    Also returns how clearly (N,) their order was decided. Each stain is nearly absent somewhere in an image. The glass
+    moves until the stain is as absent there as in the reference set. Images without two stains keep white glass.
     """
     glass = distance_of_plane(density)
     stains, margin = order_stains(estimate_stains(density - glass), reference)
@@ -327,19 +327,19 @@ def find_glass(density: Tensor, reference: Reference) -> tuple[Stains, Tensor, T
 
 def _route(blank: bool, keep: bool, parallel: bool) -> tuple[Route, str]:
     if blank:
-        return Route.IDENTITY, "no tissue found, so the image is left as it is"
+        return Route.IDENTITY, "no tissue found, so the image is left unchanged"
     if keep:
-        return Route.IDENTITY, "only one stain found, so the image is left as it is"
+        return Route.IDENTITY, "only one stain found, so the image is left unchanged"
     if parallel:
         return Route.TRANSPORT, "the two stains have nearly the same color, so only their overall spread is matched"
     return Route.STAINS, "two stains found"
 
 
 def stain_map(stains: Stains, reference: Reference) -> Tensor:
-    """Return the maps (N, 3, 3) that take each image's stains, and the normal of their plane, to the reference's."""
+    """Return the maps (N, 3, 3) of each image's two stains, and their plane's normal, to those of the reference."""
     source = torch.cat([stains.matrix * stains.strength[..., None], plane_normal(stains.matrix)], dim=1)
     target = torch.cat([reference.matrix * reference.strength[:, None], plane_normal(reference.matrix[None])[0]])
-    # Parallel stains give a singular matrix; their map is not used, so any finite one will do.
+    # Parallel stains give a singular matrix. Their map is not used, so any finite one will do.
     return torch.linalg.pinv(source) @ target
 
 
@@ -350,10 +350,10 @@ def plane_normal(matrix: Tensor) -> Tensor:
 
 
 def transport_map(stains: Stains, reference: Reference) -> Tensor:
-    """Return the optimal transport maps (N, 3, 3) between Gaussians around white with the given second moments.
+    """Return the optimal transport maps (N, 3, 3) between Gaussians around white with these second moments.
 
-    A = S^-1/2 (S^1/2 R S^1/2)^1/2 S^-1/2 for the image's moment S and the reference's R. About white and not about the
-    mean, so that white stays white whatever the share of background.
+    A = S^-1/2 (S^1/2 R S^1/2)^1/2 S^-1/2 for the image's moment S and the reference's R. Moments are about white, not
+    about the mean, so white stays white whatever the share of background.
     """
     ridge = 1e-4 * stains.moment.diagonal(dim1=1, dim2=2).sum(-1).clamp(min=1e-6)
     moment = stains.moment + ridge[:, None, None] * torch.eye(3, dtype=stains.moment.dtype)

@@ -1,9 +1,9 @@
-"""Staining styles as numbers: the nine laboratories of the paper, the reference stain among them, and random others.
+"""Staining styles as numbers: those of the paper's nine laboratories, including the reference stain, and random ones.
 
 The paper makes styles as random linear combinations of nine laboratories' styles, with noise on the entries of the
-stain matrix and on the optical density of each pixel (`PAPER`); its federation goes without the noise (`MIXTURES`).
-Real labs differ less in color but also in how strongly they stain, and in their scanners' white point, illumination and
-gamma (`LABS`).
+stain matrix and on the optical density of each pixel (`PAPER`). Its federation uses no noise (`MIXTURES`). Real labs
+differ less in color, but they also differ in how strongly they stain, and in white point, illumination and gamma of
+their scanners (`LABS`).
 """
 
 import math
@@ -28,16 +28,16 @@ class Style:
     pixel_noise: float = 0.0
     """Standard deviation of each pixel's concentrations, relative to them."""
     white: Rgb = (1.0, 1.0, 1.0)
-    """What the scanner makes of white: its white point times the tint of its lamp."""
+    """The scanner's rendering of white: its white point times the tint of its lamp."""
     gamma: float = 1.0
     """Exponent of the scanner's intensities."""
     offset: tuple[float, float] = (0.0, 0.0)
-    """Concentration of each stain that is everywhere, glass included."""
+    """Concentration of each stain that is present everywhere, including glass."""
 
 
 @document
 class Variety:
-    """How widely simulated styles differ. Each field is a standard deviation, except where it says otherwise."""
+    """How widely simulated styles differ. Each field is a standard deviation unless it says otherwise."""
 
     matrix_noise: float
     """Of each entry of the unit stain matrix."""
@@ -52,11 +52,11 @@ class Variety:
     gamma_spread: float = 0.0
     """Of the logarithm of gamma."""
     offset_spread: float = 0.0
-    """Of the concentration of each stain that is everywhere."""
+    """Of the concentration of each stain that is present everywhere."""
 
 
 MIXTURES = Variety(matrix_noise=0.0, strength_spread=0.0, pixel_noise=0.0)
-"""Mixtures of the nine laboratories and nothing else, as the paper has it for its federated experiment."""
+"""Mixtures of the nine laboratories and nothing else, as in the paper's federated experiment."""
 PAPER = Variety(matrix_noise=0.3, strength_spread=0.5, pixel_noise=0.03)
 LABS = Variety(matrix_noise=0.06, strength_spread=0.3, pixel_noise=0.02, white_loss=0.1, tint=0.02, gamma_spread=0.12)
 
@@ -69,10 +69,10 @@ WIDE = Variety(
     gamma_spread=0.12,
     offset_spread=0.06,
 )
-"""All that either of them varies, for a network that should know any style."""
+"""Everything that either of them varies, for a network that should handle any style."""
 
-# Unit densities and strengths of hematoxylin and eosin, estimated by stain/macenko.py from one image of each laboratory
-# (Schoemig-Markiefka et al. 2021), the first from 240 patches in its stain, which is the reference stain.
+# Unit densities and strengths of hematoxylin and eosin, estimated by stain/macenko.py from one image per laboratory
+# (Schoemig-Markiefka et al. 2021). The first, the reference stain, was estimated from 240 patches.
 _LABORATORIES = (
     ("S01", (0.544, 0.740, 0.395), 2.601, (0.044, 0.842, 0.538), 1.146),
     ("S02", (0.597, 0.722, 0.348), 2.747, (0.183, 0.884, 0.431), 1.470),
@@ -106,18 +106,18 @@ def list_stains(style: Style) -> NDArray[np.float64]:
 
 
 def mix_stains(concentration: NDArray[np.float64], style: Style) -> NDArray[np.uint8]:
-    """Return the levels (..., 3) that the style's scanner gives concentrations (..., 2) of both stains."""
+    """Return the levels (..., 3) that the style's scanner records for concentrations (..., 2) of both stains."""
     density = (concentration + np.array(style.offset)) @ list_stains(style)
     light = ((256 * np.exp(-density) - 1) / 255).clip(0, 1) ** style.gamma
     return np.rint(255 * (np.array(style.white) * light).clip(0, 1)).astype(np.uint8)
 
 
 def draw_style(random: np.random.Generator, name: str, variety: Variety) -> Style:
-    """Draw a random style: a mix of the nine laboratories, varied as `variety` says."""
+    """Draw a random style: a mixture of the nine laboratories, varied as `variety` says."""
     share = random.dirichlet(np.ones(len(LABORATORIES)))
     stains = np.stack([list_stains(style) for style in LABORATORIES])
     strength = np.linalg.norm(stains, axis=-1)
-    # Matrices mix linearly, as in the paper; strengths geometrically, so that one dark laboratory does not dominate.
+    # Matrices mix linearly, as in the paper. Strengths mix geometrically, so that no dark laboratory dominates.
     matrix = np.tensordot(share, stains / strength[..., None], axes=1)
     matrix = np.clip(matrix + random.normal(0, variety.matrix_noise, matrix.shape), 0, None)
     matrix /= np.linalg.norm(matrix, axis=-1, keepdims=True).clip(min=1e-6)

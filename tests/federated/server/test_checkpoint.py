@@ -97,7 +97,7 @@ def test_the_older_generation_is_used_if_the_newer_is_damaged_or_missing_and_sai
     damage = load_rounds(path, plan, found)
     assert damage is not None
     assert "checkpoint.safetensors: is damaged" in damage
-    assert "checkpoint.previous.safetensors, is used" in damage
+    assert "using the generation before it, checkpoint.previous.safetensors" in damage
     assert found.finished == 3
     assert found.history.rounds == state.history.rounds[:3]
     path.unlink()

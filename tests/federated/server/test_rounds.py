@@ -213,8 +213,8 @@ def test_the_last_round_is_scored_over_all_clients(tiny: Phase2Config, tmp_path:
     assert list(last.unscored) == ["b", "c", "d", "f"]
     assert last.unscored["b"] == "its tally counts 0 and 0 of the classes, not 4 and 6"
     assert last.unscored["d"] == "the disk is gone"
-    assert "more that is right than there is" in last.unscored["f"]
-    assert last.unscored["c"] == "its tally holds what no count can be"
+    assert "more correct than there are" in last.unscored["f"]
+    assert last.unscored["c"] == "its tally holds an impossible count"
     assert last.scores["iou"] == pytest.approx(0.6)
     assert last.scores["nll"] == pytest.approx(0.7133, abs=1e-3)
 
