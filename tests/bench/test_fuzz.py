@@ -40,6 +40,7 @@ def test_a_campaign_in_parts_draws_the_same_cases() -> None:
         (-9, "", "bottlegan: x\n", {"in": "1"}, "status -9"),
         (2, "", "", {"in": "1"}, "no reason"),
         (2, "", "bottlegan: a\n" * 4, {"in": "1"}, "4 lines"),
+        (0, "", "\x1b[2Kmapping 1/2 left \x1b[36m0:00:01\x1b[0m\n" * 4, {"in": "1"}, None),
         (2, "", "bottlegan: a\n", {"in": "1", ".x": "2"}, "temporary"),
         (2, "", "bottlegan: a\n", {"in": "1", "out": "2"}, "left"),
         (0, "", "", {"in": "2"}, "changed"),

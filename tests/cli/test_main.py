@@ -152,6 +152,30 @@ def test_a_terminal_without_our_characters_shows_others(tmp_path: Path) -> None:
     assert b"color difference, ?E" in done.stdout
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+def test_output_that_finds_no_room_is_one_line(tmp_path: Path) -> None:
+    for words in (["--help"], ["evaluate", *two_folders(tmp_path)]):
+        with Path("/dev/full").open("wb") as full:
+            done = subprocess.run(
+                [sys.executable, "-m", "bottlegan.cli.main", *words], stdout=full, stderr=subprocess.PIPE, check=False
+            )
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith(
+            b"bottlegan: the output cannot be written (No space left on device)"
+        )
+        assert b"Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no broken pipes")
+def test_a_reader_that_stops_reading_is_no_fault() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    words = [sys.executable, "-m", "bottlegan.cli.main", "--help"]
+    done = subprocess.run(words, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
 def test_a_fault_of_ours_is_status_1(tmp_path: Path) -> None:
     code = (
         "import sys, bottlegan.quality.evaluate as e, bottlegan.cli.main as m\n"

@@ -1,3 +1,4 @@
+import os
 from pathlib import Path
 
 import numpy as np
@@ -39,6 +40,17 @@ def test_an_image_that_cannot_be_read_is_reported_and_the_others_are_written(tmp
     failures = map_files(pair_files(tmp_path / "in", tmp_path / "out"), lambda _: lambda x: x)
     assert [str(error).partition(":")[0] for error in failures] == [str(tmp_path / "in" / "b.png")]
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.png", "c.png"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="links need a privilege on Windows")
+def test_a_mask_that_cannot_be_read_is_reported_and_its_image_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    for name in ("a.png", "b.png"):
+        write_image(tmp_path / "in" / name, GRAY)
+    (tmp_path / "in" / "a_mask.png").symlink_to("a_mask.png")
+    failures = map_files(pair_files(tmp_path / "in", tmp_path / "out"), lambda _: lambda x: x)
+    assert [str(error).partition(":")[0] for error in failures] == [str(tmp_path / "in" / "a_mask.png")]
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["b.png"]
 
 
 @pytest.mark.parametrize("name", ["a.png", "."])

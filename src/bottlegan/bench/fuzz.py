@@ -25,6 +25,8 @@ SECONDS = 120.0
 MOST_LINES = 3
 STATUSES = (0, 1, 2)
 PROGRESS_BAR = re.compile(r"left\s+(\d|-:)")
+ANSI_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+"""Colors and cursor movements, which FORCE_COLOR turns on."""
 LOGS = (".jsonl", ".checkpoint")
 """Endings of files that a command may leave when it fails, because they say how far it got."""
 
@@ -95,7 +97,8 @@ def find_faults(
     if status is None:
         return ["hangs"]
     faults = []
-    lines = [line for line in text.splitlines() if line.strip() and not PROGRESS_BAR.search(line)]
+    plain = ANSI_CODE.sub("", text)
+    lines = [line for line in plain.splitlines() if line.strip() and not PROGRESS_BAR.search(line)]
     if status not in STATUSES:
         faults.append(f"status {status}")
     if "Traceback" in text:

@@ -37,13 +37,13 @@ def export(
     if onnx is None and qupath is None:
         raise InputError("nothing to do; name a model to write with --onnx FILE.onnx, or a script with --qupath")
     check_paths(model)
-    check_apart([onnx, qupath, None if qupath is None else qupath.with_suffix(".cube")], [model])
     if onnx is not None:
         _check_target(onnx, ".onnx")
-        import bottlegan.colormap.onnx  # noqa: F401 - whether it can be done is to be told at once
+        import bottlegan.colormap.onnx  # noqa: F401 - a missing package is reported before any work
     if qupath is not None:
         _check_target(qupath, ".groovy")
         _check_target(qupath.with_suffix(".cube"), ".cube")
+    check_apart([onnx, qupath, None if qupath is None else qupath.with_suffix(".cube")], [model])
     normalizer = open_style(find_model(model), style, everything=everything)
     if onnx is not None:
         _write_onnx(onnx, normalizer, direction)
@@ -54,7 +54,7 @@ def export(
 def _check_target(path: Path, ending: str) -> None:
     """Refuse a path that cannot be written to, before anything is computed."""
     if path.suffix != ending:
-        raise InputError(f"{path}: its name must end in {ending}; name it so")
+        raise InputError(f"{path}: the name must end in {ending}; change the name")
     check_writable(path)
 
 

@@ -1,5 +1,7 @@
 """The `bottlegan` command: what each sub-command is called, and what becomes of errors."""
 
+import errno
+import os
 import signal
 import sys
 from io import TextIOWrapper
@@ -44,6 +46,8 @@ EXTRAS = {
 }
 """Packages that only some commands need, and the extra that brings each."""
 STOPPED = 128 + signal.SIGINT
+FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
+"""What the system says when a disk, a file or a quota is full."""
 
 app = typer.Typer(
     name="bottlegan",
@@ -99,13 +103,20 @@ def main() -> None:
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
     try:
-        sys.exit(app(standalone_mode=False) or 0)
+        status = app(standalone_mode=False) or 0
+        sys.stdout.flush()  # a full disk is reported here, not while Python exits
+        sys.exit(status)
+    except BrokenPipeError:
+        _discard_output()
+        sys.exit(1)  # whoever read the output has closed it, as `head` does
     except click.exceptions.NoArgsIsHelpError:
         sys.exit(2)  # the help was shown instead
     except Exception as error:
         text = _explain(error)
         if text is None:
             raise
+        if isinstance(error, OSError) and error.errno in FULL:
+            _discard_output()
         _say(text)
         # A federation that fails is neither the user's fault nor ours: clients did not do their part.
         sys.exit(1 if isinstance(error, FederationError) else STOPPED if isinstance(error, click.Abort) else 2)
@@ -128,7 +139,16 @@ def _explain(error: Exception) -> str | None:
             text = "there is not enough memory; give smaller images, or ask for less at once"
         case OSError() if error.filename is not None and error.strerror is not None:
             text = f"{error.filename}: cannot be used ({error.strerror}); check the path, or choose another"
+        case OSError() if error.errno in FULL:
+            text = f"the output cannot be written ({error.strerror}); make room, or write it elsewhere"
     return text
+
+
+def _discard_output() -> None:
+    """Send what standard output still holds to nowhere, or Python would fail to write it again when it exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _end(number: int, frame: FrameType | None) -> Never:

@@ -48,7 +48,7 @@ def replacing(path: Path, *, private: bool = False, durable: bool = False) -> It
 
 @contextmanager
 def locked(file: BinaryIO) -> Iterator[None]:
-    """Keep other processes out of such a block for the same file meanwhile, but for Windows, which has no such lock."""
+    """Keep other processes out of such a block for the same file. Does nothing on Windows, which has no such lock."""
     if sys.platform == "win32":
         yield
         return

@@ -1,13 +1,12 @@
 """Mapping image files: one image to one image, or a folder to a folder."""
 
-import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from bottlegan.colormap.table import Convert
 from bottlegan.core.errors import ImageError, InputError
-from bottlegan.core.files import check_apart, check_folder, check_writable, make_folder, replacing
+from bottlegan.core.files import check_apart, check_folder, check_readable, check_writable, make_folder, replacing
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.patches import list_patches
 from bottlegan.imaging.files import FORMATS, read_image, write_image
@@ -34,15 +33,27 @@ def map_files(
     for source, target, mask in (progress or Silent()).track(pairs, "mapping images", len(pairs)):
         try:
             mapped = choose(source)(read_image(source))
+            mask_bytes = None if mask is None else _read_bytes(mask)
         except (ImageError, RefusedError) as error:
             failures.append(error)
             continue
         make_folder(target.parent)
         write_image(target, mapped)
-        if mask is not None:
+        if mask is not None and mask_bytes is not None:
             with replacing(target.with_name(mask.name)) as temporary:
-                shutil.copyfile(mask, temporary)
+                temporary.write_bytes(mask_bytes)
     return failures
+
+
+def _read_bytes(mask: Path) -> bytes:
+    """Return the content of a mask's file, or raise an `ImageError` that says why it cannot be read."""
+    try:
+        check_readable(mask)
+        return mask.read_bytes()
+    except InputError as error:
+        raise ImageError(str(error)) from None
+    except OSError as error:
+        raise ImageError(f"{mask}: cannot be read ({error.strerror}); replace or remove it") from None
 
 
 def pair_files(source: Path, target: Path) -> list[ImagePair]:
