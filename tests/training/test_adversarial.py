@@ -16,6 +16,7 @@ from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.style import LABORATORIES, REFERENCE
 from bottlegan.training.adversarial import LAB, SERVER, AdversarialConfig
 from bottlegan.training.gan import TrainConfig, advance, prepare, start, train
+from bottlegan.training.prior import PriorConfig
 
 LAB_STYLE = LABORATORIES[6]
 """The darkest of the nine laboratories."""
@@ -72,6 +73,7 @@ def test_presets_are_as_published_and_begin_cold() -> None:
         assert parse(TrainConfig, to_values(preset), "preset") == preset
         assert preset.warm_steps == 0, "a warm start would be onboarding's work, not the critics'"
         assert preset.adversarial_weight > 0
+    assert LAB["cpu"].model == SERVER["cpu"].model == PriorConfig().model, "hidden layers err many times as far"
     lab, server = LAB["paper"], SERVER["paper"]
     assert (lab.steps, server.steps, lab.rate, server.rate) == (166, 666, 1e-3, 1e-3)
     assert (lab.crops, lab.crop, lab.adversarial, lab.code_noise) == (36, 114, "linear", 0.01)
