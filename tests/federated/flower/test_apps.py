@@ -1,8 +1,6 @@
 """The Flower apps: in one process through a grid that calls the client app, and once in Flower's own simulation."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -369,14 +367,6 @@ def test_a_simulation_by_flwr_run_finds_its_labs_in_the_run_configuration(labs: 
     grid = Grid({5: client_app}, {5: make_context({"partition-id": 1}, run)}, {5: "a"})
     FlowerExchange(grid).ask({"a": JOIN}, 5)  # type: ignore[arg-type]
     assert (labs["lab-02"].parent / "state" / "lab.jsonl").exists()
-
-
-def test_the_client_app_imports_nothing_slow_that_a_message_may_not_need() -> None:
-    # Every message of a deployment starts a process.
-    program = "import sys, bottlegan.federated.flower.client_app; print(*sys.modules)"
-    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
-    assert "torch" in imported.split()
-    assert not {"numba", "scipy", "torch._dynamo", "torchmetrics"} & set(imported.split())
 
 
 def test_a_node_that_does_not_say_which_lab_it_is_fails_in_words() -> None:

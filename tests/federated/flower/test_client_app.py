@@ -1,0 +1,12 @@
+"""What the app of a client costs before it does anything."""
+
+import subprocess
+import sys
+
+
+def test_the_client_app_imports_nothing_slow_that_a_message_may_not_need() -> None:
+    # Every message of a deployment starts a process.
+    program = "import sys, bottlegan.federated.flower.client_app; print(*sys.modules)"
+    imported = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
+    assert "torch" in imported.split()
+    assert not {"numba", "scipy", "torch._dynamo", "torchmetrics"} & set(imported.split())
