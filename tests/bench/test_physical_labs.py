@@ -228,7 +228,7 @@ def test_the_command_says_that_there_is_no_peso(
     file, picture = tmp_path / "bench.json", tmp_path / "reliability.svg"
     run(monkeypatch, "--pairs", "2", "--json", file, "--picture", picture)
     told = " ".join(capsys.readouterr().out.split())
-    assert "PESO styles are left out" in told
+    assert "PESO styles are skipped" in told
     assert "2 pairs of physical labs, opposite composition" in told
     assert "a peer: not installed" in told
     assert "Rank correlation of expected and true error" in told

@@ -129,13 +129,13 @@ def test_a_map_that_fails_a_check_is_marked(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--model", "two.safetensors", "--out", "O"], "knows 2 styles; choose one with --style NAME: a, our [lab]"),
+        (["--model", "two.safetensors", "--out", "O"], "has 2 styles; choose one with --style NAME: a, our [lab]"),
         (["--model", "two.safetensors", "--style", "c", "--out", "O"], "no style called c; known are: a, our [lab]"),
         (
             ["--model", "none.safetensors", "--style", "c", "--out", "O"],
-            "knows no style; add one with bottlegan onboard",
+            "has no style; add one with bottlegan onboard",
         ),
-        (["--style", "c", "--out", "O"], "knows no style"),
+        (["--style", "c", "--out", "O"], "has no style"),
         (["--model", "gone.safetensors", "--out", "O"], "gone.safetensors: there is no such file"),
         (["--model", "paper.safetensors", "--out", "O"], "no map of colors"),
         (["--model", "one.safetensors"], "--out FILE.cube"),

@@ -100,7 +100,7 @@ def test_what_is_refused_is_not_written_and_said_in_one_line(run: Run, words: st
     assert ended.status == 2
     (line,) = ended.lines
     assert line.startswith(f"bottlegan: {source}: {REFUSED}")
-    assert line.endswith("nothing was written, --force it to do so anyway")
+    assert line.endswith("nothing was written; add --force to write it anyway")
     assert not list(tmp_path.iterdir())
     assert run(f"{words} --force").status == 0
     assert len(list(tmp_path.iterdir())) == 1
@@ -186,23 +186,23 @@ def test_pen_is_left_as_it_is_in_images_and_slides_unless_everything_is_to_be_ma
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("normalize images OUT --style a --each", "--each and --force are about fitting a style"),
-        ("normalize images OUT --style a --force", "--each and --force are about fitting a style"),
-        ("normalize slides/tissue.tiff OUT.tiff --style a --force", "--each and --force are about fitting a style"),
+        ("normalize images OUT --style a --each", "--each and --force apply when a style is fitted"),
+        ("normalize images OUT --style a --force", "--each and --force apply when a style is fitted"),
+        ("normalize slides/tissue.tiff OUT.tiff --style a --force", "--each and --force apply when a style is fitted"),
         ("normalize images/tissue.png OUT.png --each", "--each is for a folder of images"),
         ("normalize slides/tissue.tiff OUT.tiff --each", "--each is for a folder of images"),
         ("normalize slides OUT --each", "--each is for a folder of images"),
-        ("normalize images OUT --each --quality 80", "leave out what is for slides: --level, --region, --quality"),
-        ("normalize images/tissue.png OUT.png --seed 1", "--seed decides which tiles of a slide"),
-        ("normalize images OUT --seed 0", "--seed decides which tiles of a slide"),
-        ("normalize images OUT --each --seed 1", "--seed decides which tiles of a slide"),
-        ("normalize slides/tissue.tiff OUT.tiff --style a --seed 1", "--seed decides which tiles of a slide"),
-        ("normalize slides OUT --style a --seed 1", "--seed decides which tiles of a slide"),
-        ("normalize images OUT --like images/tissue.png --seed 1", "--seed decides which tiles of a slide"),
-        ("normalize images OUT --to a --like images", "--to and --like both name the style to go to"),
+        ("normalize images OUT --each --quality 80", "leave out the options for slides: --level, --region, --quality"),
+        ("normalize images/tissue.png OUT.png --seed 1", "--seed chooses the tiles of a slide"),
+        ("normalize images OUT --seed 0", "--seed chooses the tiles of a slide"),
+        ("normalize images OUT --each --seed 1", "--seed chooses the tiles of a slide"),
+        ("normalize slides/tissue.tiff OUT.tiff --style a --seed 1", "--seed chooses the tiles of a slide"),
+        ("normalize slides OUT --style a --seed 1", "--seed chooses the tiles of a slide"),
+        ("normalize images OUT --like images/tissue.png --seed 1", "--seed chooses the tiles of a slide"),
+        ("normalize images OUT --to a --like images", "--to and --like both name the target style"),
         ("normalize slides/tissue.tiff OUT.tiff --workers 2", "leave out --workers"),
         ("restain slides/tissue.tiff OUT.tiff --style a --ray auto", "leave out --workers and --ray"),
-        ("restain slides OUT --style a --workers 2 --ray auto", "--workers are processes of this machine, --ray"),
+        ("restain slides OUT --style a --workers 2 --ray auto", "--workers uses processes of this machine, --ray"),
     ],
 )
 def test_an_option_that_does_nothing_is_an_error_that_names_it(

@@ -170,7 +170,7 @@ def test_a_slide_becomes_dicom(root: Path, tmp_path: Path) -> None:
         assert (np.asarray(flat.read_region((0, 0), 0, flat.dimensions)) == np.asarray(shown)).all()
     again = run("normalize", root / "slide.tiff", tmp_path / "folder", *known, "--format", "dicom")
     assert isinstance(again.exception, InputError)
-    assert "is there already; name a new folder" in str(again.exception)
+    assert "exists already; name a new folder" in str(again.exception)
     unsized = run("normalize", root / "no-mpp.tiff", tmp_path / "other", *known, "--format", "dicom")
     assert "DICOM needs the size of a pixel" in str(unsized.exception)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["flat.tiff", "folder"]

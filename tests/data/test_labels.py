@@ -48,10 +48,10 @@ def test_of_two_classes_any_value_is_the_second(tmp_path: Path, value: int) -> N
 
 def test_an_unknown_id_is_named_with_the_file_and_the_remedy(tmp_path: Path) -> None:
     with pytest.raises(
-        ImageError, match=r"a_mask\.png: holds the class id 7, .*0 other, 1 benign, 2 tumor.*ignore = 7"
+        ImageError, match=r"a_mask\.png: holds 7, which is no class id; .*0 other, 1 benign, 2 tumor.*ignore = 7"
     ):
         put_mask(tmp_path, [[0, 1, 7]])
-    with pytest.raises(ImageError, match=r"class id 2"):
+    with pytest.raises(ImageError, match=r"holds 2, which is no class id"):
         put_mask(tmp_path, [[0, 1, 2]], Task())
 
 

@@ -111,7 +111,7 @@ def test_three_classes_and_a_slide_of_the_lab_afterwards(labs: Callable[..., dic
     predictor = Predictor.load(tmp_path / "run" / "network.safetensors")
     found = predictor(read_image(tmp_path / "labs" / "dark" / "images" / "0.png"))
     assert found.probabilities.shape == (3, SIZE, SIZE)
-    assert predictor.said.temperature == last.temperature
+    assert predictor.document.temperature == last.temperature
     members = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]
     assert sum(members["dark"]["classes"]) == 4 * (SIZE - 4) * SIZE  # without what is ignored
 
@@ -214,7 +214,7 @@ TASK = 'classes = ["glass", "stroma", "epithelium"]\nignore = 255\n'
             '[phase2.task]\nclasses = ["stroma", "epithelium"]\nignore = 255\n',
             "",
             "dark: cannot take part: its labeled images cannot be used for these classes; its own log names the file",
-            "_mask.png: holds the class id 2, which no class has; the classes are 0 stroma, 1 epithelium",
+            "_mask.png: holds 2, which is no class id; the classes are 0 stroma, 1 epithelium",
         ),
         (
             f"[phase2.training]\ncrop = 32\n[phase2.task]\n{TASK.replace(']', ', ' + repr('necrosis') + ']')}",

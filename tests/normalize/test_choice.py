@@ -151,7 +151,7 @@ def test_a_path_and_an_open_slide_are_fitted_to_alike(image: Path, prior: Path) 
 def test_what_is_refused_has_no_map_unless_it_is_forced(prior: Path, tmp_path: Path) -> None:
     blank = tmp_path / "blank.png"
     write_image(blank, np.full((64, 64, 3), 240, np.uint8))
-    message = r"blank\.png: refused: no tissue found.*; nothing was written, --force it to do so anyway"
+    message = r"blank\.png: refused: no tissue found.*; nothing was written; add --force to write it anyway"
     with pytest.raises(RefusedError, match=message):
         fit(blank, prior)
     assert fit(blank, prior, force=True).note["forced"] is True
@@ -181,7 +181,7 @@ def test_a_model_that_looks_around_a_pixel_is_for_images_only(tmp_path: Path, fo
     config = ModelConfig(code_size=3, generator=GeneratorConfig(width=4, depth=1, mapping=3, **form))
     path = tmp_path / "model.safetensors"
     save_model(build_model(config, ("a",), torch.Generator().manual_seed(0)), path)
-    with pytest.raises(InputError, match="would not fit together"):
+    with pytest.raises(InputError, match="would not match"):
         need_color_map(MapChoice(path, "a"))
     levels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), np.uint8)
     assert same(MapChoice(path, "a").prepare()(Path("none")).convert(levels), Normalizer.load(path)(levels))

@@ -63,7 +63,7 @@ def test_the_input_is_never_overwritten(tmp_path: Path, name: str) -> None:
 
 def test_an_image_needs_an_image_name_to_go_to(tmp_path: Path) -> None:
     write_image(tmp_path / "a.png", GRAY)
-    with pytest.raises(InputError, match="not an image name"):
+    with pytest.raises(InputError, match="not the name of an image"):
         pair_files(tmp_path / "a.png", tmp_path / "out")
 
 

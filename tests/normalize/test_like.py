@@ -152,7 +152,7 @@ def test_a_refused_target_is_an_error_unless_it_was_forced(labs: dict[str, Norma
     assert blank.diagnosis is not None
     assert blank.diagnosis.verdict == Verdict.REFUSED
     for target in (blank, BLANK):
-        with pytest.raises(InputError, match=r"the style to go to is refused: no tissue found.*;"):
+        with pytest.raises(InputError, match=r"the target style is refused: no tissue found.*;"):
             labs["a"].like(target)
     forced = Normalizer.fit(BLANK, model=plain_prior, force=True)
     assert np.isfinite(labs["a"].like(forced).code).all()
@@ -274,8 +274,8 @@ def test_the_command_goes_there_from_one_image_from_each_and_from_a_known_style(
 @pytest.mark.parametrize(
     ("options", "kind", "message"),
     [
-        (("--like", "b", "--to", "c"), InputError, "--to and --like both name the style to go to; give one"),
-        (("--like", "blank.png"), InputError, "blank.png: cannot be the style to go to: no tissue found"),
+        (("--like", "b", "--to", "c"), InputError, "--to and --like both name the target style; give one"),
+        (("--like", "blank.png"), InputError, "blank.png: cannot be the target style: no tissue found"),
         (("--like", "gone.png"), MissingError, "gone.png: there is no such file"),
     ],
 )

@@ -276,7 +276,7 @@ def test_a_file_remembers_what_was_refused_and_what_forced(model: BottleGAN, for
 def test_a_model_with_several_styles_needs_the_name_of_one(tmp_path: Path) -> None:
     model, path = known(), tmp_path / "m.safetensors"
     model.save(path)
-    with pytest.raises(InputError, match=r"knows 2 styles.*style=NAME: a, b"):
+    with pytest.raises(InputError, match=r"has 2 styles.*style=NAME: a, b"):
         Normalizer.load(path)
     with pytest.raises(InputError, match="no style called c; known are: a, b"):
         Normalizer.load(path, style="c")
@@ -287,7 +287,7 @@ def test_a_model_with_several_styles_needs_the_name_of_one(tmp_path: Path) -> No
     assert Normalizer.load(path).name == "b"
     model.codes = StyleCodes([], 3, torch.Generator())
     model.save(path)
-    with pytest.raises(InputError, match=r"knows 0 styles.*Normalizer\.fit"):
+    with pytest.raises(InputError, match=r"has 0 styles.*Normalizer\.fit"):
         Normalizer.load(path)
 
 

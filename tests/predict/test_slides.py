@@ -82,7 +82,7 @@ def test_tiles_of_a_local_network_fit_together_exactly(
 ) -> None:
     predictor = see_as_it_is(networks["binary"])
     fixed = fix_statistics(predictor.built, to_images(large[None]))
-    local = Predictor(fixed, predictor.said, PRIOR, lambda image: image)
+    local = Predictor(fixed, predictor.document, PRIOR, lambda image: image)
     whole = local(large)
     predict(local, probabilities=True)
     shares = read_page(tmp_path / "map_probability_epithelium.tiff").astype(int)
@@ -195,8 +195,8 @@ def test_a_slide_is_read_at_the_resolution_of_the_network(slide: Path, large: Pi
 @pytest.mark.parametrize(
     ("micrometers", "level", "message"),
     [
-        (None, None, "the network does not say which one it was trained at; give the level to read with --level"),
-        (0.05, None, "give a slide that was scanned finer"),
+        (None, None, "the network does not state which one it was trained at; give the level to read with --level"),
+        (0.05, None, "give a slide with a finer scan"),
         (None, 3, "has no level 3; its levels are 0 to 2"),
     ],
 )
@@ -240,7 +240,7 @@ def test_patches_of_a_slide_become_pixels(networks: dict[str, Path], slide: Path
     with open_slide(slide) as opened:
         view, one = look_at(opened, predictor.task.micrometers, None), rows[-1]
         x, y = (round(int(one[key]) / view.downsample) for key in "xy")
-        levels, _ = view.read(Region(0, x, y, predictor.said.crop, predictor.said.crop))
+        levels, _ = view.read(Region(0, x, y, predictor.document.crop, predictor.document.crop))
     alone = predictor(levels).probabilities
     assert [float(one[name]) for name in predictor.task.classes] == pytest.approx(alone.tolist(), abs=1e-4)
     assert (tmp_path / "map.geojson").exists()
@@ -270,4 +270,4 @@ def test_the_input_is_never_overwritten(networks: dict[str, Path], slide: Path) 
         predict_slide(predictor, slide, slide)
     with pytest.raises(InputError, match="slides are written as TIFF"):
         predict_slide(predictor, slide, slide.with_suffix(".png"))
-    assert replace(predictor.said) == predictor.said
+    assert replace(predictor.document) == predictor.document

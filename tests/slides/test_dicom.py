@@ -175,7 +175,7 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for name in ("folder", "a.tiff", "link"):
-        with pytest.raises(InputError, match=rf"{name}: is there already; name a new folder"):
+        with pytest.raises(InputError, match=rf"{name}: exists already; name a new folder"):
             convert_to_dicom(source, tmp_path / name)
     with pytest.raises(MissingError, match="gone: there is no such folder to write out to"):
         convert_to_dicom(source, tmp_path / "gone" / "out")
@@ -214,7 +214,7 @@ def test_a_pyramid_that_shrinks_meanwhile_is_named_and_nothing_is_left(
     pyramid = dicom.read_pyramid(source)
     source.write_bytes(source.read_bytes()[:5000])
     monkeypatch.setattr(dicom, "read_pyramid", lambda path: pyramid)
-    with pytest.raises(ImageError, match=r"a\.tiff: is truncated, level 0 lacks tiles"):
+    with pytest.raises(ImageError, match=r"a\.tiff: is truncated: level 0 lacks tiles"):
         convert_to_dicom(source, tmp_path / "out")
     assert list(tmp_path.iterdir()) == [source]
 

@@ -1,4 +1,4 @@
-"""`bottlegan audit`: has a log been changed?"""
+"""`bottlegan audit`: check whether a log was changed."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 
 def audit(
     log: Annotated[
-        Path, typer.Argument(help="A log (.jsonl), or a folder: all logs in it are checked.", show_default=False)
+        Path, typer.Argument(help="A log (.jsonl), or a folder whose logs are all checked.", show_default=False)
     ],
     head: Annotated[
         str | None,
@@ -30,10 +30,10 @@ def audit(
     if not logs:
         raise MissingError(f"{log}: holds no log (*.jsonl); check the path")
     if head is not None and len(logs) > 1:
-        raise InputError(f"{log}: holds {len(logs)} logs, and --head belongs to one; name it")
+        raise InputError(f"{log}: holds {len(logs)} logs, but --head belongs to one; name that log")
     for path in logs:
-        found = verify(path, head)
-        typer.echo(f"{path}: {found.lines} lines, none was changed")
-        typer.echo(f"  head {found.head}")
-        for line in found.torn:
-            typer.echo(f"  line {line} was cut short while it was written, by a crash or a full disk")
+        audited = verify(path, head)
+        typer.echo(f"{path}: {audited.lines} lines, none was changed")
+        typer.echo(f"  head {audited.head}")
+        for line in audited.torn:
+            typer.echo(f"  line {line} was cut short by a crash or a full disk")

@@ -1,4 +1,4 @@
-"""`bottlegan bench`: ours and the peers in one run, as ratios."""
+"""`bottlegan bench`: measure BottleGAN and its peers in the same run, as ratios."""
 
 import json
 from pathlib import Path
@@ -17,12 +17,12 @@ from bottlegan.core.files import write_text
 if TYPE_CHECKING:
     from bottlegan.core.progress import Json
 
-bench = typer.Typer(help="Measure ours and the peers in one run.", no_args_is_help=True)
+bench = typer.Typer(help="Measure BottleGAN and its peers in the same run.", no_args_is_help=True)
 bench.command()(fuzz)
 
 DataOption = Annotated[Path | None, typer.Option(help="Folder of PESO patches.")]
 Columns = dict[str, tuple[str, str | None, str]]
-"""Of a table, by heading: a figure's name, the part of it that is shown, if it has parts, and its format."""
+"""Columns of a table by heading: the name of a figure, the part to show (None for all of it), and the format."""
 
 
 @bench.command()
@@ -31,7 +31,7 @@ def train(
     json_file: JsonOption = None,
     paper_minutes: Annotated[float, typer.Option(help="Minutes that the paper's preset may train.")] = 5.0,
 ) -> None:
-    """Train the default and the paper's preset on PESO patches, and score both against ground truth.
+    """Train the default preset and the paper's on PESO patches, and score both against ground truth.
 
     Example: bottlegan bench train --data peso/ --json bench.json
     """
@@ -57,9 +57,9 @@ def onboard(
         Path | None, typer.Option(help="Draw the true against the expected error into this SVG file.")
     ] = None,
 ) -> None:
-    """Onboard PESO styles and simulated labs with the shipped prior, beside the peers, and score all against the truth.
+    """Onboard PESO styles and simulated labs with the shipped prior and with the peers. Score all against the truth.
 
-    Physical labs need no data; without PESO patches, that part is left out.
+    Physical labs need no data. Without PESO patches, that part is skipped.
 
     Example: bottlegan bench onboard --data peso/ --pairs 200 --json bench.json --picture reliability.svg
     """
@@ -67,7 +67,7 @@ def onboard(
     from bottlegan.bench.reliability import bench_reliability, draw_reliability
 
     if picture is not None and picture.suffix != ".svg":
-        raise InputError(f"{picture}: the picture is an SVG; give a name that ends in .svg")
+        raise InputError(f"{picture}: the picture is written as SVG; give a name that ends in .svg")
     progress, console = TerminalProgress(), Console()
     peso = _bench_peso(data, labs, progress, console)
     physical = bench_physical(pairs, progress)
@@ -90,7 +90,7 @@ def _bench_peso(
     try:
         folder = find_peso(data)
     except InputError:
-        console.print(f"PESO styles are left out: no --data and no {VARIABLE}.")
+        console.print(f"PESO styles are skipped: there is no --data and no {VARIABLE}.")
         return None
     figures = bench_onboard(load_halves("cpu", folder, 0, progress), labs, progress)
     _show_onboarding(figures, console)
@@ -103,7 +103,7 @@ def normalize(
     json_file: JsonOption = None,
     repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.")] = 5,
 ) -> None:
-    """Time the normalization of one image of procedural tissue, beside the peers.
+    """Time the normalization of one image of procedural tissue, compared with the peers.
 
     Example: bottlegan bench normalize --size 2048 --json bench.json
     """
@@ -142,7 +142,7 @@ def slide(
     json_file: JsonOption = None,
     repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.")] = 3,
 ) -> None:
-    """Time the normalization of a whole slide beside a plain copy of it, and tiles of it beside the peers.
+    """Time the normalization of a whole slide against a plain copy of it, and of its tiles against the peers.
 
     Example: bottlegan bench slide --size 20000 --json bench.json
     """
@@ -157,11 +157,11 @@ def slide(
 def predict(
     file: Annotated[Path | None, typer.Option("--slide", help="Slide to measure with. Otherwise one is drawn.")] = None,
     size: Annotated[int, typer.Option(help="Side of the slide that is drawn, in pixels.")] = 20_000,
-    network: Annotated[Path | None, typer.Option(help="Network to measure with; else the default is trained.")] = None,
+    network: Annotated[Path | None, typer.Option(help="Network to measure with. Otherwise one is trained.")] = None,
     json_file: JsonOption = None,
     repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.")] = 3,
 ) -> None:
-    """Time the prediction of a whole slide, over reading it alone. Example: bottlegan bench predict --size 20000."""
+    """Time the prediction of a whole slide against only reading it. Example: bottlegan bench predict --size 20000."""
     from bottlegan.bench.predict import bench_predict
 
     figures = bench_predict(file, size, network, repeats, TerminalProgress())
@@ -175,10 +175,11 @@ def federation(
     json_file: JsonOption = None,
     clients: Annotated[int, typer.Option(help="Labs in the rounds.")] = 20,
     scale: Annotated[
-        Literal["smoke", "cpu"], typer.Option(help="Labs of phase 1: few of procedural tissue, or those of Table 1.")
+        Literal["smoke", "cpu"],
+        typer.Option(help="Labs of phase 1. smoke: a few of procedural tissue. cpu: those of Table 1."),
     ] = "cpu",
 ) -> None:
-    """Measure phase 1, restaining, Flower's rounds beside a plain loop, a thousand labs, and a deployed message.
+    """Measure phase 1, restaining, Flower's rounds against a plain loop, a thousand labs, and a deployed message.
 
     Example: bottlegan bench federation --data peso/ --json bench.json
     """
@@ -195,10 +196,11 @@ def reallabs(
     json_file: JsonOption = None,
     model: ModelOption = None,
     pictures: Annotated[
-        Path | None, typer.Option(help="Folder for pictures before and after; the images may not be passed on.")
+        Path | None,
+        typer.Option(help="Folder for pictures before and after. The images must not be redistributed."),
     ] = None,
 ) -> None:
-    """Normalize images of real laboratories, beside the peers: spread between labs, glass, stainings, verdicts.
+    """Normalize images of real laboratories, and compare with the peers: spread, glass, stainings, verdicts.
 
     Example: bottlegan bench reallabs --data real/ --json bench.json --pictures seen/
     """
@@ -206,17 +208,17 @@ def reallabs(
     from bottlegan.bench.real_pictures import save_pictures
     from bottlegan.data.real import open_real_data
 
-    found, progress, console = open_real_data(data), TerminalProgress(), Console()
-    figures = bench_real_labs(found, model=model, progress=progress)
+    real, progress, console = open_real_data(data), TerminalProgress(), Console()
+    figures = bench_real_labs(real, model=model, progress=progress)
     write_figures(figures, json_file)
     _show_real_labs(figures, console)
     if pictures is not None:
-        for path in save_pictures(found, pictures, model, progress):
+        for path in save_pictures(real, pictures, model, progress):
             console.print(f"Wrote {path}.")
 
 
 def write_figures(figures: "dict[str, Json]", json_file: Path | None) -> None:
-    """Write figures to a JSON file, if there is to be one."""
+    """Write figures to a JSON file, unless that is None."""
     if json_file is not None:
         write_text(json_file, json.dumps(figures, indent=2, allow_nan=False) + "\n")
 
@@ -251,7 +253,7 @@ def _show_onboarding(figures: dict[str, Any], console: Console) -> None:
     console.print(
         f"{more['patches']} patches a lab instead of one, {more['labs']} simulated labs: median MSE "
         f"{more['MSE of several patches, median']:.5f} instead of {more['MSE of one patch, median']:.5f}, "
-        f"a ratio of {more['ratio']:.2f}; better in {more['labs that are better']} labs."
+        f"a ratio of {more['ratio']:.2f}; lower in {more['labs that are better']} labs."
     )
 
 
@@ -267,14 +269,14 @@ def _show_physical(figures: dict[str, Any], console: Console) -> None:
         "worse than\nnothing": ("worse than nothing", None, "d"),
         "\nfailed": ("failed", None, "d"),
     }
-    for test, found in figures["tests"].items():
-        _show(f"{figures['pairs']} pairs of physical labs, {test}", found, columns, console)
-    _show_notes({**found, "load average": figures["load average"]}, console)
+    for test, results in figures["tests"].items():
+        _show(f"{figures['pairs']} pairs of physical labs, {test}", results, columns, console)
+    _show_notes({**results, "load average": figures["load average"]}, console)
 
 
 def _show_reliability(figures: dict[str, Any], console: Console) -> None:
-    """Print whether onboarding knows how well it did."""
-    title = f"{figures['H&E labs']} simulated labs that nothing was tuned on: error in levels"
+    """Print how well the expected error agrees with the true error."""
+    title = f"{figures['H&E labs']} simulated labs not used for tuning: error in levels"
     table = Table("expected", "true", "10th percentile", "90th percentile", "labs", title=title, padding=0)
     for group in figures["deciles"]:
         keys = ("expected", "true", "true, 10th percentile", "true, 90th percentile")
@@ -329,7 +331,7 @@ def _show_real_labs(figures: dict[str, Any], console: Console) -> None:
 
 
 def _show_opinions(figures: dict[str, Any], console: Console) -> None:
-    """Print what methods think of their own fits, of those that think anything."""
+    """Print the verdicts of the methods that give any."""
     for name, row in figures["rows"].items():
         if not row.get("verdicts, images"):
             continue
@@ -374,7 +376,7 @@ def _show_slide(figures: dict[str, Any], console: Console) -> None:
 
 
 def _show(title: str, figures: dict[str, Any], columns: Columns, console: Console, first: str = "method") -> None:
-    """Print the rows of a benchmark that were measured; `first` says what they are."""
+    """Print the measured rows of a benchmark; `first` is the heading of their names."""
     table = Table(first, title=title, padding=0)
     for heading in columns:
         table.add_column(heading, justify="right", no_wrap=True)
@@ -391,7 +393,7 @@ def _cell(value: Any, part: str | None, form: str) -> str:
 
 
 def _show_notes(figures: dict[str, Any], console: Console) -> None:
-    """Print why some rows were not measured, and how busy the machine was."""
+    """Print why rows are missing, and how busy the machine was."""
     for name, row in figures["rows"].items():
         if "note" in row:
             console.print(f"{name}: {row['note']}")

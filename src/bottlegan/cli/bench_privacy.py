@@ -28,13 +28,13 @@ def privacy(
 
     figures: dict[str, Any] = bench_privacy(scale, data, rounds, images, TerminalProgress())
     write_figures(figures, json_file)
-    columns = ("update alignment", "loss drop", "final loss", "property, r", "lab told", "IOU", "epsilon")
-    table = Table("protection", *columns)
+    headings = ("update alignment", "loss drop", "final loss", "property, r", "lab told", "IOU", "epsilon")
+    table = Table("protection", *headings)
     for name, row in figures["rows"].items():
-        table.add_row(name, *("-" if row[key] is None else f"{row[key]:.3g}" for key in columns))
+        table.add_row(name, *("-" if row[key] is None else f"{row[key]:.3g}" for key in headings))
     Console().print(table)
-    told = ("lab told", "epithelium, r", "levels")
-    table = Table("noise on style codes", *told)
+    style_headings = ("lab told", "epithelium, r", "levels")
+    table = Table("noise on style codes", *style_headings)
     for name, row in figures["styles"]["rows"].items():
-        table.add_row(name, *(f"{row[key]:.3g}" for key in told))
+        table.add_row(name, *(f"{row[key]:.3g}" for key in style_headings))
     Console().print(table)

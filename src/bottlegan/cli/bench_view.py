@@ -13,9 +13,9 @@ from bottlegan.cli.progress import TerminalProgress
 def bench_view(
     slide: Annotated[Path, typer.Argument(help="Slide to look at.", show_default=False)],
     json_file: JsonOption = None,
-    repeats: Annotated[int, typer.Option(help="How often each is measured; the median counts.", min=1)] = 3,
+    repeats: Annotated[int, typer.Option(help="Number of measurements; the median is reported.", min=1)] = 3,
 ) -> None:
-    """Measure the viewer in Chromium, which draws in software: first pixels, frames a second, tiles, exactness.
+    """Measure the viewer in Chromium with software rendering: first pixels, frames per second, tiles, exactness.
 
     Example: bottlegan bench view slide.svs --json bench.json
     """

@@ -16,7 +16,7 @@ def demo(
     changes: SetOption = None,
     seed: Annotated[int | None, typer.Option(help="Another seed gives other tissue and other labs.")] = None,
 ) -> None:
-    """Show the method on procedural tissue of several labs: no data needed.
+    """Show the method on procedural tissue of several labs. No data is needed.
 
     Example: bottlegan demo --out demo
     """

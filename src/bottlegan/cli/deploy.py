@@ -1,4 +1,4 @@
-"""`bottlegan deploy`: start a federation of real labs."""
+"""`bottlegan deploy`: start a federation of real labs over the network."""
 
 from pathlib import Path
 from typing import Annotated
@@ -7,8 +7,8 @@ import typer
 
 from bottlegan.cli.options import SetOption, check_paths, load_settings
 
-deploy = typer.Typer(no_args_is_help=True, help="Start a federation of real labs, over the network.")
-Folder = Annotated[Path, typer.Argument(help="What `deploy init` has written.", show_default=False)]
+deploy = typer.Typer(no_args_is_help=True, help="Start a federation of real labs over the network.")
+Folder = Annotated[Path, typer.Argument(help="Folder that `deploy init` wrote.", show_default=False)]
 Token = Annotated[Path, typer.Option(help="File with the operator's token.", show_default=False)]
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -16,20 +16,18 @@ PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True}
 @deploy.command("init")
 def init(
     folder: Annotated[Path, typer.Argument(help="New folder to write to.", show_default=False)],
-    host: Annotated[
-        str, typer.Option(help="Name or IP address of the server, as labs will reach it.", show_default=False)
-    ],
-    labs: Annotated[str, typer.Option(help="Names of the labs, with commas between them.")] = "lab-a,lab-b",
+    host: Annotated[str, typer.Option(help="Name or IP address at which labs reach the server.", show_default=False)],
+    labs: Annotated[str, typer.Option(help="Names of the labs, separated by commas.")] = "lab-a,lab-b",
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of the federation, as `bottlegan simulate` takes it.",
-            show_default="all settings as they are shipped",
+            help="TOML file of the federation, as for `bottlegan simulate`.",
+            show_default="the default settings",
         ),
     ] = None,
     changes: SetOption = None,
 ) -> None:
-    """Write all that a consortium needs to start: certificates, keys, commands, and a page for each hospital's IT.
+    """Write everything that a consortium needs to start: certificates, keys, commands, and a page for each IT team.
 
     Example: bottlegan deploy init consortium --host federation.example.org --labs uppsala,graz
     """
@@ -37,11 +35,11 @@ def init(
     from bottlegan.federated.deploy.consortium import deploy as write
     from bottlegan.federated.simulation import SimulationConfig
 
-    # One that was tried with `bottlegan simulate` is deployed as it is, but for its labs.
-    asked = load_settings(SimulationConfig, config, changes)
-    prior = None if config is None or asked.labs.prior is None else config.parent / asked.labs.prior
+    # A federation that was tried with `bottlegan simulate` is deployed with the same settings, but with real labs.
+    settings = load_settings(SimulationConfig, config, changes)
+    prior = None if config is None or settings.labs.prior is None else config.parent / settings.labs.prior
     check_paths(prior)
-    write(folder, host, [lab.strip() for lab in labs.split(",") if lab.strip()], asked.federation, prior)
+    write(folder, host, [lab.strip() for lab in labs.split(",") if lab.strip()], settings.federation, prior)
     typer.echo(f"Wrote {folder}. Begin with {folder / 'README.md'}; server/ and labs/ hold secret keys.")
 
 
@@ -50,7 +48,7 @@ def register(
     folder: Folder,
     labs: Annotated[list[str], typer.Argument(help="Names of the labs.", show_default=False)],
 ) -> None:
-    """Let labs connect, with the keys in server/keys. The SuperLink must run on this machine.
+    """Let labs connect with the keys in server/keys. The SuperLink must run on this machine.
 
     A second key under the name of a lab is refused.
 
@@ -61,13 +59,13 @@ def register(
 
     server = find_server(folder)
     for lab, new in write(server, labs, call_operator(server)).items():
-        typer.echo(f"{lab} may connect." if new else f"{lab} could connect already.")
+        typer.echo(f"{lab} may connect now." if new else f"{lab} was allowed to connect already.")
 
 
 @deploy.command("revoke")
 def revoke(
     folder: Folder,
-    lab: Annotated[str, typer.Argument(help="The lab that must not connect any more.", show_default=False)],
+    lab: Annotated[str, typer.Argument(help="The lab whose key to revoke.", show_default=False)],
 ) -> None:
     """Revoke a lab's key: its node is disconnected and cannot come back. The SuperLink must run on this machine.
 
@@ -79,26 +77,26 @@ def revoke(
     server = find_server(folder)
     count = write(server, lab, call_operator(server))
     typer.echo(
-        f"{lab} cannot connect any more ({count} nodes could). Its public key is in {server / 'keys' / 'revoked'}."
+        f"{lab} can no longer connect ({count} nodes could). Its public key is in {server / 'keys' / 'revoked'}."
     )
-    typer.echo(f"Weights that were trained with {lab} keep its influence. Its style: bottlegan remove RUN {lab}")
+    typer.echo(f"Weights trained with {lab} keep its influence. To delete its style: bottlegan remove RUN {lab}")
 
 
 @deploy.command("rotate")
 def rotate(
     folder: Folder,
-    server: Annotated[bool, typer.Option("--server", help="A new key and certificate for the server.")] = False,
-    operator: Annotated[bool, typer.Option("--operator", help="A new token for the operator.")] = False,
-    lab: Annotated[str | None, typer.Option(help="A new key for this lab's node.", show_default=False)] = None,
+    server: Annotated[bool, typer.Option("--server", help="Make a new key and certificate for the server.")] = False,
+    operator: Annotated[bool, typer.Option("--operator", help="Make a new token for the operator.")] = False,
+    lab: Annotated[str | None, typer.Option(help="Make a new key for this lab's node.", show_default=False)] = None,
     key: Annotated[
         Path | None,
         typer.Option(
-            help="With --lab: the public key that the lab has made and sent.",
-            show_default="a new key is made in the lab's folder, which must be brought there",
+            help="With --lab: the public key that the lab made itself and sent.",
+            show_default="a new key in the lab's folder, to be taken to the lab",
         ),
     ] = None,
 ) -> None:
-    """Replace a key by a new one; the old one opens nothing any more.
+    """Replace a key. The old one stops working.
 
     Example: bottlegan deploy rotate consortium --server
     Example: bottlegan deploy rotate consortium --lab uppsala --key uppsala.pub
@@ -107,23 +105,23 @@ def rotate(
     from bottlegan.federated.deploy import keys
 
     if not (server or operator or lab) or (key is not None and lab is None):
-        raise InputError("say what to replace: --server, --operator or --lab NAME (and with it, maybe, --key)")
+        raise InputError("nothing to replace; give --server, --operator or --lab NAME (optionally with --key)")
     if server:
         keys.rotate_server(folder)
-        typer.echo("The server has a new certificate. Start superlink.sh anew, and reload nginx; labs need nothing.")
+        typer.echo("The server has a new certificate. Restart superlink.sh and reload nginx. Labs need do nothing.")
     if operator:
         keys.rotate_operator(folder)
-        typer.echo("The operator has a new token. Start superlink.sh anew.")
+        typer.echo("The operator has a new token. Restart superlink.sh.")
     if lab is not None:
         keys.rotate_lab(folder, lab, keys.call_operator(keys.find_server(folder)), key)
         own = folder / "labs" / lab / "node.key"
-        how = "The key that it has made" if key is not None else f"Bring {own} there over a way that you trust; it"
-        typer.echo(f"{how} is registered, and the old one is not any more. Start the lab's node anew.")
+        how = "The lab's own new key" if key is not None else f"Take {own} to the lab in a way that you trust. It"
+        typer.echo(f"{how} is registered, and the old one no longer is. Restart the lab's node.")
 
 
 @deploy.command("superlink", context_settings=PASSED_ON, hidden=True)
 def superlink(context: typer.Context, token: Token) -> None:
-    """Be `flower-superlink`, but take orders only from who has the token; superlink.sh calls this."""
+    """Run `flower-superlink`, but take orders only from the holder of the token. superlink.sh calls this."""
     from bottlegan.federated.flower.operator import run_superlink
 
     run_superlink(token, context.args)
@@ -131,7 +129,7 @@ def superlink(context: typer.Context, token: Token) -> None:
 
 @deploy.command("flwr", context_settings=PASSED_ON, hidden=True)
 def flwr(context: typer.Context, token: Token) -> None:
-    """Be `flwr`, with the operator's token; flwr.sh calls this."""
+    """Run `flwr` with the operator's token. flwr.sh calls this."""
     from bottlegan.federated.flower.operator import run_flwr
 
     run_flwr(token, context.args)

@@ -1,4 +1,4 @@
-"""`bottlegan drift`: whether a lab still stains as it did."""
+"""`bottlegan drift`: watch whether a lab's stain changes."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,9 +35,9 @@ def drift(
     model: ModelOption = None,
     baseline: Annotated[int, typer.Option(min=1, help="Number of initial batches to use as the baseline.")] = 5,
 ) -> None:
-    """Watch a lab's stain over time: fit a style to each batch, and mark the batches beyond the control limit.
+    """Watch a lab's stain over time. Fits a style to each batch, and marks the batches beyond the control limit.
 
-    The exit status is 0 with and without drift; drift.json lists the batches that are out of control.
+    The exit status is 0 with or without drift; drift.json lists the batches that are out of control.
 
     Example: bottlegan drift batches/ --style our-lab --out drift/
     """
@@ -65,10 +65,12 @@ def _show(result: "Drift", console: Console) -> None:
     for heading in ("batch", "images", "verdict", "code distance", "ΔE", ""):
         table.add_column(heading, justify="right" if heading in ("images", "code distance", "ΔE") else "left")
     for point in result.points:
-        seen = "" if point.delta_e is None else f"{point.delta_e:.2f}"
+        difference = "" if point.delta_e is None else f"{point.delta_e:.2f}"
         code = "" if point.code_distance is None else f"{point.code_distance:.3f}"
         state = "[bold red]out of control[/]" if point.out_of_control else "baseline" if point.in_baseline else ""
-        table.add_row(escape(point.batch.name), str(point.batch.images), point.batch.verdict.value, code, seen, state)
+        table.add_row(
+            escape(point.batch.name), str(point.batch.images), point.batch.verdict.value, code, difference, state
+        )
     if result.limit is not None:
         table.add_section()
         table.add_row("limit", "", "", f"{result.limit.upper:.3f}", "", "")

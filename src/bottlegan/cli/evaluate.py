@@ -25,13 +25,13 @@ def evaluate(
     ],
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all scores to this file.")] = None,
     inception: Annotated[
-        Path | None, typer.Option(help="Inception weights, for a FID that compares with the literature.")
+        Path | None, typer.Option(help="Inception weights, for a FID that is comparable with published ones.")
     ] = None,
 ) -> None:
     """Compare same-named images: MSE, PSNR, SSIM, color difference and FID.
 
-    Suffixes may differ: 028.png is scored against 028.webp. To try it without data, draw a lab and its truth:
-    bottlegan synth lab lab-1 --truth truth-1
+    Suffixes may differ: 028.png is scored against 028.webp. To try it without data, draw a lab and its truth with
+    bottlegan synth lab lab-1 --truth truth-1.
 
     Example: bottlegan evaluate normalized/ truth/ --json scores.json
     """

@@ -1,4 +1,4 @@
-"""`bottlegan exchange`: a federation without any connection, by files that are carried or synchronized."""
+"""`bottlegan exchange`: a federation without a network connection, by files that are carried or synchronized."""
 
 import sys
 import time
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 POLL_SECONDS = 2.0
 
 exchange = typer.Typer(
-    no_args_is_help=True, help="Run a federation without any connection: by sealed files in a folder that you carry."
+    no_args_is_help=True, help="Run a federation without a network connection, by sealed files in a shared folder."
 )
 Home_ = Annotated[Path, typer.Argument(metavar="HOME", help="This side's folder, made by init.", show_default=False)]
 Shared = Annotated[
     Path,
-    typer.Argument(metavar="FOLDER", help="The folder that is carried or synchronized.", show_default=False),
+    typer.Argument(metavar="FOLDER", help="The folder that you carry or synchronize.", show_default=False),
 ]
 
 
@@ -30,14 +30,14 @@ def init(
     folder: Annotated[
         Path, typer.Argument(metavar="HOME", help="New folder for this side's keys and state.", show_default=False)
     ],
-    name: Annotated[str, typer.Option(help="What the others know this side by.", show_default="server")] = "server",
-    server: Annotated[bool, typer.Option("--server", help="Make the server's home, not a lab's.")] = False,
+    name: Annotated[str, typer.Option(help="Name of this side for the others.", show_default="server")] = "server",
+    server: Annotated[bool, typer.Option("--server", help="Make the home of the server, not of a lab.")] = False,
     lab: Annotated[
         Path | None,
-        typer.Option(help="The lab.toml of a lab.", show_default="a new one in HOME, to be filled in"),
+        typer.Option(help="The lab.toml of a lab.", show_default="a new one in HOME, for you to fill in"),
     ] = None,
 ) -> None:
-    """Make this side's keys and its card, which the other side needs.
+    """Make the keys and the card of this side. The other side needs the card.
 
     Example: bottlegan exchange init uppsala-home --name uppsala
     Example: bottlegan exchange init server-home --server
@@ -48,11 +48,11 @@ def init(
     if server and lab is not None:
         raise InputError("a server has no lab.toml; give --server or --lab, not both")
     if not server and name == "server":
-        raise InputError("a lab needs a name: give --name, or --server if this is the server")
+        raise InputError("a lab needs a name; give --name, or --server if this is the server")
     home = make_home(folder, name, None if server else lab, server=server)
-    typer.echo(f"Made {folder}. Its secret keys stay there; keep them from others, and keep a backup.")
+    typer.echo(f"Made {folder}. It holds secret keys: protect them, and keep a backup.")
     if home.config.lab is not None and lab is None:
-        typer.echo(f"Say in {home.config.lab} where this lab's images are.")
+        typer.echo(f"Enter in {home.config.lab} where this lab's images are.")
     _show_card(home.card_file, home.card.fingerprint)
 
 
@@ -60,14 +60,12 @@ def init(
 def trust(
     folder: Home_,
     card: Annotated[Path, typer.Argument(help="The other side's card.", show_default=False)],
-    replace: Annotated[
-        bool, typer.Option("--replace", help="Take it instead of the card of the same name that is trusted.")
-    ] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Replace the trusted card of the same name.")] = False,
 ) -> None:
-    """Take in the card of the other side: the server's in a lab, each lab's at the server.
+    """Trust the card of the other side: the server's card in a lab, each lab's card at the server.
 
-    Whoever gives you a false card can read what you send and speak for the other side. Compare the fingerprint by
-    telephone.
+    Somebody who gives you a false card can read what you send and impersonate the other side. Compare the fingerprint
+    by telephone.
 
     Example: bottlegan exchange trust server-home uppsala.card
     """
@@ -75,32 +73,32 @@ def trust(
     from bottlegan.federated.folder.home import Home
 
     check_paths(card)
-    found = read_card(card)
-    Home(folder).trust(found, replacing=replace)
-    typer.echo(f"{found.name} is trusted. Compare its fingerprint by telephone: {found.fingerprint}")
+    peer = read_card(card)
+    Home(folder).trust(peer, replacing=replace)
+    typer.echo(f"{peer.name} is trusted. Compare its fingerprint by telephone: {peer.fingerprint}")
 
 
 @exchange.command("revoke")
 def revoke(
     folder: Home_,
-    name: Annotated[str, typer.Argument(help="Whom not to trust any more.", show_default=False)],
+    name: Annotated[str, typer.Argument(help="Name of the side to stop trusting.", show_default=False)],
 ) -> None:
-    """Stop trusting a side: nothing from it is taken any more.
+    """Stop trusting a side. Its files are refused from now on.
 
-    What was trained with a lab before keeps its influence; `bottlegan remove` deletes its style.
+    Weights that were trained with a lab keep its influence; `bottlegan remove` deletes its style.
 
     Example: bottlegan exchange revoke server-home uppsala
     """
     from bottlegan.federated.folder.home import Home
 
     card = Home(folder).revoke(name)
-    typer.echo(f"{name} is not trusted any more (its fingerprint was {card.fingerprint}).")
-    typer.echo(f"Weights that were trained with {name} keep its influence. Its style: bottlegan remove RUN {name}")
+    typer.echo(f"{name} is no longer trusted (its fingerprint was {card.fingerprint}).")
+    typer.echo(f"Weights trained with {name} keep its influence. To delete its style: bottlegan remove RUN {name}")
 
 
 @exchange.command("rotate")
 def rotate(folder: Home_) -> None:
-    """Make new keys for this side, for example after a theft. The others must take in the new card.
+    """Make new keys for this side, for example after a theft. The others must trust the new card.
 
     Example: bottlegan exchange rotate uppsala-home
     """
@@ -108,9 +106,9 @@ def rotate(folder: Home_) -> None:
 
     home = Home(folder)
     home.rotate()
-    typer.echo("The old keys are gone; what was sealed for them cannot be read any more, and is asked for again.")
+    typer.echo("The old keys are gone. Files sealed for them can no longer be read; they are requested again.")
     _show_card(home.card_file, home.card.fingerprint)
-    typer.echo(f"There: bottlegan exchange trust HOME {home.card_file.name} --replace")
+    typer.echo(f"On the other side: bottlegan exchange trust HOME {home.card_file.name} --replace")
 
 
 @exchange.command("serve")
@@ -121,25 +119,25 @@ def serve(
     config: Annotated[
         Path | None,
         typer.Option(
-            help="TOML file of the federation, as `bottlegan simulate` takes it; only needed to begin.",
+            help="TOML file of the federation, as for `bottlegan simulate`. Only needed to start.",
             show_default="that of the run in --out, or the default settings",
         ),
     ] = None,
     changes: SetOption = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help="Folder with the public reference set, which any phase1.method but code needs."),
+        typer.Option(help="Folder with the public reference set. Required unless phase1.method is code."),
     ] = None,
     patience: Annotated[
-        float, typer.Option(help="Days that a lab has to answer; after that, the others go on without it.", min=0)
+        float, typer.Option(help="Days that a lab has to answer before the others continue without it.", min=0)
     ] = 14.0,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Wait for answers until all is done, where the folder is synchronized.")
+        bool, typer.Option("--watch", help="Wait for answers until the run is done, if the folder is synchronized.")
     ] = False,
 ) -> None:
-    """Run the federation at the server, as far as it gets with the answers that are there. Give it again to go on.
+    """Run the federation at the server as far as the present answers allow. Repeat the command to continue.
 
-    The status is 0 when all is done, and 3 while labs have to answer first.
+    The exit status is 0 when the run is done, and 3 while labs still have to answer.
 
     Example: bottlegan exchange serve server-home /media/stick --config federation.toml --out run
     """
@@ -167,7 +165,7 @@ def serve(
         )
     except WaitingError as error:
         names = ", ".join(error.missing)
-        typer.echo(f"Waiting for {names}. Take {shared} there, and give this command again with the answers.")
+        typer.echo(f"Waiting for {names}. Take {shared} there, and repeat this command with the answers.")
         sys.exit(3)
     typer.echo((out / SCORES).read_text(encoding="utf-8"))
     typer.echo(f"Done. Wrote {out / NETWORK}. Try: bottlegan predict {out / NETWORK} IMAGES masks/")
@@ -178,12 +176,12 @@ def answer(
     folder: Home_,
     shared: Shared,
     watch: Annotated[
-        bool, typer.Option("--watch", help="Go on answering until Ctrl-C, where the folder is synchronized.")
+        bool, typer.Option("--watch", help="Keep answering until Ctrl-C, if the folder is synchronized.")
     ] = False,
 ) -> None:
-    """Answer the server's requests at a lab. Nothing leaves it but what is written to FOLDER, sealed for the server.
+    """Answer the server's requests at a lab. Only the files in FOLDER leave the lab, sealed for the server.
 
-    If there is no new request, one that could not be answered last time is tried again.
+    If there is no new request, a request that failed last time is tried again.
 
     Example: bottlegan exchange answer uppsala-home /media/stick
     """
@@ -208,12 +206,12 @@ def answer(
         typer.echo(f"Take {shared} back to {channel.peer.name}.")
     else:
         log = client.state / "errors.jsonl"
-        typer.echo(f"{log} says what went wrong. Mend it and give this command again, or take {shared} back as it is.")
+        typer.echo(f"{log} says what went wrong. Fix it and repeat this command, or take {shared} back as it is.")
 
 
 @exchange.command("status")
 def status(folder: Home_) -> None:
-    """Show whom this side trusts, and how far it got with each.
+    """Show which sides this side trusts, and the progress with each.
 
     Example: bottlegan exchange status server-home
     """
@@ -233,7 +231,7 @@ def status(folder: Home_) -> None:
 
 
 def _find_settings(out: Path, config: Path | None, changes: list[str] | None) -> "tuple[FederationConfig, Path | None]":
-    """Return the settings and the prior: those given, or those of the run that is there."""
+    """Return the settings and the prior from the command line, or else those of the existing run."""
     from bottlegan.core.state import read_document
     from bottlegan.federated.server.config import FederationConfig
     from bottlegan.federated.server.folder import CONFIG, OWN_PRIOR, holds_run
@@ -241,10 +239,10 @@ def _find_settings(out: Path, config: Path | None, changes: list[str] | None) ->
 
     if config is not None or changes:
         check_paths(config)
-        asked = load_settings(SimulationConfig, config, changes)
+        settings = load_settings(SimulationConfig, config, changes)
         if config is None:
-            return asked.federation, None
-        return asked.federation, None if asked.labs.prior is None else config.parent / asked.labs.prior
+            return settings.federation, None
+        return settings.federation, None if settings.labs.prior is None else config.parent / settings.labs.prior
     if holds_run(out):
         own = out / OWN_PRIOR
         return read_document(FederationConfig, out / CONFIG), own if own.exists() else None
@@ -252,5 +250,5 @@ def _find_settings(out: Path, config: Path | None, changes: list[str] | None) ->
 
 
 def _show_card(path: Path, fingerprint: str) -> None:
-    typer.echo(f"Card, for the other side: {path}")
-    typer.echo(f"Fingerprint, to be compared by telephone: {fingerprint}")
+    typer.echo(f"Card for the other side: {path}")
+    typer.echo(f"Fingerprint, to compare by telephone: {fingerprint}")

@@ -19,18 +19,18 @@ def export(
     style: StyleOption = None,
     model: ModelOption = None,
     direction: DirectionOption = "normalize",
-    everything: Annotated[bool, typer.Option("--everything", help="Map pen as well.")] = False,
+    everything: Annotated[bool, typer.Option("--everything", help="Map pen marks as well.")] = False,
     onnx: Annotated[
-        Path | None, typer.Option(help="Model to write, FILE.onnx: images (N, H, W, 3) of uint8 to such.")
+        Path | None, typer.Option(help="Model to write, FILE.onnx. It maps images (N, H, W, 3), uint8.")
     ] = None,
     qupath: Annotated[
-        Path | None, typer.Option(help="Script to write, FILE.groovy; its table, FILE.cube, goes beside.")
+        Path | None, typer.Option(help="Script to write, FILE.groovy. Its table, FILE.cube, is written beside it.")
     ] = None,
 ) -> None:
     """Write a style's color map as an ONNX model, as a script for QuPath, or as both.
 
-    An ONNX file is run on all 256^3 colors, and is kept only if it maps them as BottleGAN does: at most one level off,
-    and fewer than one color in a thousand. A script for QuPath has a coarse table, whose error is measured and printed.
+    An ONNX file is checked on all 256^3 colors. It is kept only if fewer than one color in a thousand differs from
+    BottleGAN's map, and by at most one level. A QuPath script has a coarse table, whose error is measured and printed.
 
     Example: bottlegan export --model model.safetensors --style lab-3 --onnx lab-3.onnx --qupath lab-3.groovy
     """
@@ -59,7 +59,7 @@ def _check_target(path: Path, ending: str) -> None:
 
 
 def _write_onnx(path: Path, normalizer: "Normalizer", direction: "Direction") -> None:
-    """Write a model, but only if it maps all colors as the kernel does."""
+    """Write a model, but only if it maps all colors like the kernel."""
     from bottlegan import __version__
     from bottlegan.colormap.onnx import MOST_OFF, MOST_SHARE, compare_onnx, make_onnx, write_onnx
     from bottlegan.core.files import replacing
@@ -69,17 +69,17 @@ def _write_onnx(path: Path, normalizer: "Normalizer", direction: "Direction") ->
     about = {"bottlegan": __version__, "style": normalizer.name, "direction": direction, "pen": pen}
     with replacing(path) as temporary:
         write_onnx(temporary, make_onnx(table.network, about))
-        found = compare_onnx(temporary, table, TerminalProgress())
-        if not found.tolerable:
+        difference = compare_onnx(temporary, table, TerminalProgress())
+        if not difference.tolerable:
             most = f"{MOST_OFF} level and {100 * MOST_SHARE:g} % of colors"
-            typer.echo(f"bottlegan: {path}: {found}; no more than {most} may, so it is not written", err=True)
+            typer.echo(f"bottlegan: {path}: {difference}; the limit is {most}, so it is not written", err=True)
             raise typer.Exit(1)
-    typer.echo(f"{path}: {found}")
+    typer.echo(f"{path}: {difference}")
     typer.echo(f"Wrote {path}.")
 
 
 def _write_script(path: Path, normalizer: "Normalizer", direction: "Direction") -> None:
-    """Write a table of colors, and beside it a script that applies it."""
+    """Write a script and, beside it, the table of colors that it applies."""
     from bottlegan import __version__
     from bottlegan.colormap.cube import write_cube
     from bottlegan.colormap.qupath import SIZE, make_script
@@ -87,10 +87,10 @@ def _write_script(path: Path, normalizer: "Normalizer", direction: "Direction") 
     from bottlegan.normalize.cube import make_cube
 
     cube = path.with_suffix(".cube")
-    made, deviations = make_cube(normalizer, SIZE, direction)
-    script = make_script(cube, made.title, __version__)
-    write_cube(cube, made)
+    table, deviations = make_cube(normalizer, SIZE, direction)
+    script = make_script(cube, table.title, __version__)
+    write_cube(cube, table)
     write_text(path, script)
-    for each in deviations:
-        typer.echo(f"{cube}: {each}")
+    for deviation in deviations:
+        typer.echo(f"{cube}: {deviation}")
     typer.echo(f"Wrote {path} and {cube.name}.")

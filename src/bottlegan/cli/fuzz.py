@@ -20,8 +20,8 @@ def fuzz(
 ) -> None:
     """Try damaged files, odd paths, absurd arguments, broken TOML and strange environments.
 
-    Each command must end in time, with status 0, 1 or 2, say why in at most three lines, change no input and leave no
-    partial file. The exit status is 1 if any does not.
+    Each command must end in time, with status 0, 1 or 2, give its reason in at most three lines, change no input and
+    leave no partial file. The exit status is 1 if any command does not.
 
     Example: bottlegan bench fuzz --cases 1500 --json fuzz.json
     """
@@ -43,5 +43,5 @@ def fuzz(
     for fault in faults:
         typer.echo(" ".join(str(fault).split()), err=True)
     if faults:
-        typer.echo(f"bottlegan: {len(faults)} of {cases} commands did not end as they should", err=True)
+        typer.echo(f"bottlegan: {len(faults)} of {cases} commands did not end properly", err=True)
         raise typer.Exit(1)

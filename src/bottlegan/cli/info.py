@@ -1,4 +1,4 @@
-"""`bottlegan info`: what a slide, an image, a model or a network is like, and how a federation goes."""
+"""`bottlegan info`: describe a slide, an image, a model, a network, or the progress of a federation."""
 
 from pathlib import Path
 from typing import Annotated
@@ -8,7 +8,7 @@ import typer
 from bottlegan.cli.options import check_paths
 
 SHOWN = 20
-"""Styles of a model, and rows of a run's tables, that are listed."""
+"""Most styles of a model, or rows of a run's tables, to list."""
 
 
 def info(
@@ -23,7 +23,7 @@ def info(
     """Describe a slide, an image, a model, a network, or a federation's run.
 
     A slide: its levels, how it is stored and, if BottleGAN wrote it, the model, style and verdict. A model: its styles
-    and how it was trained. A run, even while it goes on: scores, losses, and who was left out or is suspected, and why.
+    and how it was trained. A run, even an unfinished one: scores, losses, and which labs were left out or suspected.
 
     Example: bottlegan info slide.svs
     Example: bottlegan info run
@@ -76,16 +76,16 @@ def _show_run(folder: Path) -> None:
 
     run, console = read_run(folder), Console(soft_wrap=True)
     typer.echo(f"{folder}: {run.status}")
-    for found in list_tables(run):
-        # Without lines between them, all scores of any task fit into 80 columns.
-        table = Table(title=f"\n{found.title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
-        for column in found.columns:
+    for content in list_tables(run):
+        # Without lines between columns, all scores of any task fit into 80 characters.
+        table = Table(title=f"\n{content.title}", title_justify="left", box=None, padding=(0, 1, 0, 0))
+        for column in content.columns:
             table.add_column(column, overflow="fold")
-        # Of many rows, the worst labs, and the latest rounds and troubles.
-        for row in found.rows[:SHOWN] if found.title in (LABS, AGREEMENT) else found.rows[-SHOWN:]:
+        # A long table shows the worst labs, or the latest rounds and events.
+        for row in content.rows[:SHOWN] if content.title in (LABS, AGREEMENT) else content.rows[-SHOWN:]:
             table.add_row(*(escape(cell) for cell in row))
         console.print(table)
-    typer.echo(f"Curves, and all of it: {write_run_report(run)}")
+    typer.echo(f"Full report with curves: {write_run_report(run)}")
 
 
 def _show_network(file: Path) -> None:

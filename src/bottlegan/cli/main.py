@@ -1,4 +1,4 @@
-"""The `bottlegan` command: what each sub-command is called, and what becomes of errors."""
+"""The `bottlegan` command: the names of its sub-commands, and how errors are reported."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ EXTRAS = {
     "starlette": "viewer",
     "uvicorn": "viewer",
 }
-"""Packages that only some commands need, and the extra that brings each."""
+"""Packages that only some commands need, and the extra that installs each."""
 STOPPED = 128 + signal.SIGINT
 FULL = (errno.ENOSPC, errno.EFBIG, errno.EDQUOT)
 """What the system says when a disk, a file or a quota is full."""
@@ -97,11 +97,11 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line. Exit status 0 is done, 2 bad usage or input (one line on stderr), 1 a fault of ours."""
+    """Run the command line. Exit status: 0 done, 2 bad usage or input (one line on stderr), 1 a bug or a failure."""
     signal.signal(signal.SIGTERM, _end)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows another
+            stream.reconfigure(errors="replace")  # a terminal that cannot show a character shows `?`
     try:
         status = app(standalone_mode=False) or 0
         sys.stdout.flush()  # a full disk is reported here, not while Python exits
@@ -118,12 +118,12 @@ def main() -> None:
         if isinstance(error, OSError) and error.errno in FULL:
             _discard_output()
         _say(text)
-        # A federation that fails is neither the user's fault nor ours: clients did not do their part.
+        # A failed federation is no bad input: clients did not do their part.
         sys.exit(1 if isinstance(error, FederationError) else STOPPED if isinstance(error, click.Abort) else 2)
 
 
 def _explain(error: Exception) -> str | None:
-    """Return what to tell the user, in one line; nothing, if it is a fault of ours."""
+    """Return the error in one line for the user; None if it is a bug."""
     text = None
     match error:
         case click.UsageError():
@@ -152,7 +152,7 @@ def _discard_output() -> None:
 
 
 def _end(number: int, frame: FrameType | None) -> Never:
-    """End with the status that a shell expects after a signal, and let everything clean up behind itself."""
+    """Exit with the status that a shell expects after a signal, and let `finally` blocks clean up."""
     sys.exit(128 + number)
 
 

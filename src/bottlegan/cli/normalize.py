@@ -39,7 +39,7 @@ Output = Annotated[
     Path,
     typer.Argument(
         metavar="OUTPUT",
-        help="What to write: an image (.png, .jpg, .tiff, .webp), a slide (.tiff), or a folder if INPUT is one.",
+        help="Output to write: an image (.png, .jpg, .tiff, .webp), a slide (.tiff), or a folder if INPUT is one.",
         show_default=False,
     ),
 ]
@@ -79,15 +79,15 @@ def normalize(
 ) -> None:
     """Bring images or slides to the reference stain, or to another style. Nothing needs to be trained.
 
-    All images in a folder must come from one lab: one style is fitted to them. Each slide gets its own style. What is
-    not H&E is refused and not written. Pen marks stay as they are. Masks beside images (a_mask.png) are copied along.
+    All images in a folder must come from one lab: one style is fitted to them. Each slide gets its own style. Images
+    that are not H&E are refused and not written. Pen marks stay unchanged. Masks (a_mask.png) are copied along.
 
     Example: bottlegan normalize lab-3/ normalized/ --like lab-1/
     """
     if to is not None and like is not None:
-        raise InputError("--to and --like both name the style to go to; give one of them")
+        raise InputError("--to and --like both name the target style; give one of them")
     if style is not None and (each or force):
-        raise InputError("--each and --force are about fitting a style; leave them out, or --style")
+        raise InputError("--each and --force apply when a style is fitted; leave them out, or leave out --style")
     check_paths(source, like, model)
     check_apart([target], [source, like, model])
     run = choose_runner(source, workers, ray)
@@ -95,7 +95,7 @@ def normalize(
     if each and (slides is not None or not source.is_dir()):
         raise InputError(f"{source}: --each is for a folder of images; leave it out, each slide has its own style")
     if seed is not None and not (slides is not None and style is None) and not (like and shows_slides(like)):
-        raise InputError("--seed decides which tiles of a slide are looked at; leave it out, no slide is fitted here")
+        raise InputError("--seed chooses the tiles of a slide to fit, but no slide is fitted here; leave it out")
     from bottlegan.normalize.choice import MapChoice
 
     file = find_model(model)
@@ -122,7 +122,7 @@ def restain(
     workers: Workers = None,
     ray: Ray = None,
 ) -> None:
-    """Bring images or slides in the reference stain to a style. Pen marks stay as they are.
+    """Bring images or slides in the reference stain to a style. Pen marks stay unchanged.
 
     Example: bottlegan restain reference/ as-lab-3/ --model model.safetensors --style lab-3
     """
@@ -140,7 +140,7 @@ def restain(
 
 
 def _map_images(source: Path, target: Path, choice: "MapChoice") -> None:
-    """Map an image, or all images of a folder in one way, and say what is thought of it."""
+    """Map an image, or all images of a folder with one map, and print the verdict."""
     from bottlegan.normalize.folder import map_files, pair_files
 
     pairs = pair_files(source, target)
@@ -157,7 +157,7 @@ def _map_images(source: Path, target: Path, choice: "MapChoice") -> None:
 
 
 def _map_each(source: Path, target: Path, choice: "MapChoice") -> None:
-    """Map each image of a folder in its own way."""
+    """Map each image of a folder with its own map."""
     from bottlegan.normalize.folder import map_files, pair_files
 
     make_map, pairs = choice.prepare(), pair_files(source, target)

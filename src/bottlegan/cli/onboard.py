@@ -1,4 +1,4 @@
-"""`bottlegan onboard` and `bottlegan train-prior`: a new lab in seconds, and the network that makes it possible."""
+"""`bottlegan onboard` adds a lab in seconds; `bottlegan train-prior` trains the network that makes this possible."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -38,7 +38,7 @@ def onboard(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Add the style even if it is refused.")] = False,
 ) -> None:
-    """Learn the style of one more lab from a few of its images, without labels. The other styles stay as they are.
+    """Learn the style of one more lab from a few of its images, without labels. The other styles stay unchanged.
 
     Example: bottlegan onboard lab-7/ --name lab-7 --out model.safetensors
     """
@@ -46,7 +46,7 @@ def onboard(
     check_model_path(out)
     check_apart([out], [*sources, model])
     if seed is not None and not any(map(shows_slides, sources)):
-        raise InputError("--seed decides which tiles of a slide are looked at; leave it out, no slide is given")
+        raise InputError("--seed chooses the tiles of a slide to fit, but there is no slide; leave it out")
     from bottlegan.data.lab import scan_lab
     from bottlegan.models.document import check_name
     from bottlegan.models.weights import read_weights, write_weights
@@ -57,11 +57,11 @@ def onboard(
     check_name(name)
     file = find_model(model)
     known = read_weights(file)
-    said, styles = known.document, {each: known.code(each) for each in known.document.styles}
-    if said.model.paradigm != "many-one-many":
-        raise InputError(f"{file}: is a {said.model.paradigm} model; a style can only be added to a BottleGAN")
+    document, styles = known.document, {style: known.code(style) for style in known.document.styles}
+    if document.model.paradigm != "many-one-many":
+        raise InputError(f"{file}: is a {document.model.paradigm} model; a style can only be added to a BottleGAN")
     if name in styles:
-        raise InputError(f"{file}: there is a style called {name} already; choose another --name")
+        raise InputError(f"{file}: has a style called {name} already; choose another --name")
     lab = scan_lab(sources, seed or 0)
     for error in lab.skipped:
         typer.echo(f"skipped: {error}", err=True)
@@ -69,13 +69,13 @@ def onboard(
     diagnosis = fitted.diagnosis
     if diagnosis.verdict == Verdict.REFUSED and not force:
         raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
-    told = f"{diagnosis.verdict}: {diagnosis.reason}"
+    verdict = f"{diagnosis.verdict}: {diagnosis.reason}"
     latest = {**write_diagnosis(diagnosis), "style": name, "forced": int(force)}
     model_now = known.with_styles({**styles, name: fitted.code})
-    record = {**said.record, **latest, f"verdict on {name}": told}
+    record = {**document.record, **latest, f"verdict on {name}": verdict}
     write_weights(replace(model_now, document=replace(model_now.document, record=record)), out)
-    typer.echo(f"{name}: {told}")
-    typer.echo(f"Wrote {out} with {len(styles) + 1} style(s); {name} is {fitted.code.nbytes} bytes of it.")
+    typer.echo(f"{name}: {verdict}")
+    typer.echo(f"Wrote {out} with {len(styles) + 1} style(s); {name} takes {fitted.code.nbytes} bytes.")
 
 
 def train_prior(
@@ -84,7 +84,7 @@ def train_prior(
     changes: SetOption = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
 ) -> None:
-    """Train the shipped model again, on simulated labs: the network that holds any style, and what onboards labs.
+    """Train the shipped model again on simulated labs: the network for any style, and the encoder that onboards labs.
 
     Example: bottlegan train-prior --out prior.safetensors
     """

@@ -1,4 +1,4 @@
-"""What several commands have in common."""
+"""Options and checks that several commands share."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +17,7 @@ ModelOption = Annotated[Path | None, typer.Option("--model", help="Model file.",
 JsonOption = Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")]
 StyleOption = Annotated[
     str | None,
-    typer.Option("--style", help="The style; a model that knows only one needs no name.", show_default=False),
+    typer.Option("--style", help="Name of the style. Optional if the model has only one.", show_default=False),
 ]
 ConfigOption = Annotated[
     Path | None, typer.Option("--config", help="TOML file with settings; docs/reference/settings.md lists them all.")
@@ -30,26 +30,26 @@ SetOption = Annotated[
 ]
 DirectionOption = Annotated[
     Literal["normalize", "restain"],
-    typer.Option("--direction", help="From the style to the reference stain, or from that to the style."),
+    typer.Option("--direction", help="normalize: style to reference stain. restain: reference stain to style."),
 ]
 
 
 def find_model(model: Path | None) -> Path:
-    """Return the model file to use: the one given, or the prior that is shipped with the package."""
+    """Return the model file to use: `model`, or else the prior that the package ships."""
     from bottlegan.models.document import PRIOR
 
     return model or PRIOR
 
 
 def check_paths(*paths: Path | None) -> None:
-    """Refuse inputs that are not there or cannot be read, before anything heavy is imported."""
+    """Refuse inputs that do not exist or cannot be read, before anything heavy is imported."""
     for path in paths:
         if path is not None:
             check_readable(path)
 
 
 def load_settings(cls: type[Document], config: Path | None, changes: Sequence[str] | None) -> Document:
-    """Return settings: the defaults, changed by a TOML file, changed by what `--set` says."""
+    """Return settings: the defaults, overridden by a TOML file, overridden by `--set`."""
     from bottlegan.core.config import change, parse, read_values
 
     values = {} if config is None else read_values(config)
@@ -58,9 +58,9 @@ def load_settings(cls: type[Document], config: Path | None, changes: Sequence[st
 
 
 def check_model_path(out: Path) -> None:
-    """Refuse a path that no model file can be written to, before anything is computed."""
+    """Refuse a path where no model file can be written, before anything is computed."""
     if out.suffix != ".safetensors":
-        raise InputError(f"{out}: a model file must end in .safetensors; name it so")
+        raise InputError(f"{out}: the name of a model file must end in .safetensors; change the name")
     check_writable(out)
 
 
@@ -72,7 +72,7 @@ def check_json(json_file: Path | None, *inputs: Path | None) -> None:
 
 
 def report_failures(failures: Sequence[Exception | str], total: int, things: str, target: Path) -> None:
-    """Say what could not be done of a folder, and how much could; end with status 2 if anything is missing."""
+    """Print why files of a folder failed and how many succeeded. Exit with status 2 if any failed."""
     for failure in failures:
         typer.echo(f"bottlegan: {' '.join(str(failure).split())}", err=True)
     typer.echo(f"{total - len(failures)} of {total} {things} are in {target}.")
@@ -81,14 +81,14 @@ def report_failures(failures: Sequence[Exception | str], total: int, things: str
 
 
 def open_style(file: Path, style: str | None, *, everything: bool = False) -> "Normalizer":
-    """Return the normalizer of a style that a model file knows; the only one needs no name."""
+    """Return the normalizer of a style of a model file. The name is optional if there is only one."""
     from bottlegan.models.weights import read_document
     from bottlegan.normalize.normalizer import Normalizer
 
     names = read_document(file).styles
     if not names:
-        raise InputError(f"{file}: knows no style; add one with bottlegan onboard IMAGES --name NAME --out FILE")
+        raise InputError(f"{file}: has no style; add one with bottlegan onboard IMAGES --name NAME --out FILE")
     if style is None and len(names) > 1:
         known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"{file}: knows {len(names)} styles; choose one with --style NAME: {known}")
+        raise InputError(f"{file}: has {len(names)} styles; choose one with --style NAME: {known}")
     return Normalizer.load(file, style, everything=everything)

@@ -34,7 +34,7 @@ def predict(
         Path,
         typer.Argument(
             metavar="OUTPUT",
-            help="What to write: a mask (.png) of an image, a map (.tiff) of a slide, or a folder if INPUT is one.",
+            help="Output to write: a mask (.png) of an image, a map (.tiff) of a slide, or a folder if INPUT is one.",
             show_default=False,
         ),
     ],
@@ -48,7 +48,7 @@ def predict(
     level: Annotated[
         int | None,
         typer.Option(
-            help="Level of the slide to read as it is.",
+            help="Level of the slide to read, without scaling.",
             show_default="the resolution that the network was trained at",
             min=0,
             rich_help_panel=SLIDES,
@@ -57,7 +57,7 @@ def predict(
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="Allow this function to build a network that is not one of ours. It runs: allow only what you trust.",
+            help="Allow this function to build a custom network. Its code runs, so allow only what you trust.",
             metavar="PACKAGE.MODULE:FUNCTION",
             show_default=False,
         ),
@@ -81,12 +81,12 @@ def predict(
     if level is not None and not slides and source.is_dir():
         raise InputError(f"{source}: holds no slide; leave out --level")
     if style is not None and force:
-        raise InputError("--force is about fitting a style; leave it out, or --style")
+        raise InputError("--force applies when a style is fitted; leave it out, or leave out --style")
     from bottlegan.predict.predictor import Predictor
 
     predictor = Predictor.load(network, model=model, style=style, allowed=allow or ())
     if (force or seed is not None) and not predictor.normalizes:
-        raise InputError(f"{network}: takes images as they are; leave out --force and --seed, no style is fitted")
+        raise InputError(f"{network}: takes images in any stain and fits no style; leave out --force and --seed")
     make_map = choose_map(predictor, style, seed or 0, force)
     if not slides and level is None:
         _predict_images(predictor, source, target, make_map, probabilities)
@@ -101,7 +101,7 @@ def predict(
 
 
 def choose_map(predictor: "Predictor", style: str | None, seed: int, force: bool) -> "MakeMap | None":
-    """Return what finds the map of the input's colors; nothing for a network that takes images as they are."""
+    """Return the function that finds the input's color map; None for a network that takes images in any stain."""
     if not predictor.normalizes:
         return None
     from bottlegan.normalize.choice import MapChoice
@@ -145,7 +145,7 @@ def _predict_slide(
 def _predict_folder(
     predictor: "Predictor", source: Path, target: Path, make_map: "MakeMap | None", choice: "SlideChoice"
 ) -> None:
-    """Predict each slide of a folder; those that cannot be are named, and the others are written."""
+    """Predict each slide of a folder. Slides that fail are named, and the others are written."""
     from bottlegan.core.files import make_folder
     from bottlegan.slides.reader import list_slides
 
@@ -167,7 +167,7 @@ def _tell(done: "SlidePrediction", target: Path, source: Path) -> None:
     if "verdict" in done.note:
         typer.echo(f"{source}: {done.note['verdict']}: {done.note['reason']}", err=True)
     for part in done.broken:
-        typer.echo(f"taken for glass: {part.error}", err=True)
+        typer.echo(f"treated as glass: {part.error}", err=True)
     speed = done.megapixels / done.seconds
     beside = ", ".join(file.name for file in done.files[1:])
     took = f"{done.megapixels:.1f} MP in {done.seconds:.1f} s, {speed:.1f} MP/s"

@@ -19,21 +19,21 @@ from bottlegan.core.progress import EventLog, Item, Json, Unit
 
 
 class SpeedColumn(ProgressColumn):
-    """How much is done a second."""
+    """Shows the speed."""
 
     def __init__(self, unit: Unit) -> None:
-        """Count in a unit."""
+        """Take the unit to count in."""
         super().__init__()
         self._unit = unit
 
     def render(self, task: Task) -> Text:
-        """Return the speed of the last while, or of all when done; nothing before the first item."""
+        """Return the recent speed, or the mean speed when done; nothing before the first item."""
         speed = task.finished_speed or task.speed
         return Text("" if speed is None else f"{speed * self._unit.amount:,.1f} {self._unit.name}/s")
 
 
 class TerminalProgress:
-    """Shows each tracked loop as a bar with the time left on stderr, and hands events on to a log, if there is one."""
+    """Shows each tracked loop on stderr as a bar with the time left, and passes events to a log, if there is one."""
 
     def __init__(self, log: EventLog | None = None) -> None:
         """Write events to `log`."""
@@ -43,7 +43,7 @@ class TerminalProgress:
     def track(
         self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
     ) -> Iterator[Item]:
-        """Yield `items`, showing how many of `total` are done, how fast, and how long the rest will take."""
+        """Yield `items` and show how many of `total` are done, the speed, and the time left."""
         columns = [
             TextColumn("{task.description}"),
             BarColumn(),
@@ -59,12 +59,12 @@ class TerminalProgress:
             try:
                 yield from bars.track(items, total=total, task_id=task)
             except GeneratorExit:
-                # Whoever asked stopped early, because it is done: the bar ends full, and says so.
+                # The caller stopped early because it was done, so the bar ends full and says so.
                 done = max(1, bars.tasks[task].completed)
                 bars.update(task, description=f"{label} (stopped early)", total=done, completed=done)
                 raise
 
     def event(self, kind: str, **fields: Json) -> None:
-        """Record that something of the given `kind` happened."""
+        """Record an event of the given `kind`."""
         if self._log is not None:
             self._log.event(kind, **fields)

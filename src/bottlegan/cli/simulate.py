@@ -30,23 +30,23 @@ def simulate(
         ),
     ] = None,
 ) -> None:
-    """Train one network over many labs, on this machine: phase 1, then the rounds of phase 2.
+    """Train one network over many labs on this machine: phase 1, then the rounds of phase 2.
 
-    Each lab is a folder with a lab.toml. Without any, labs are drawn.
+    Each lab is a folder with a lab.toml. If the settings name none, labs are drawn.
 
     Example: bottlegan simulate configs/simulate.toml --out run
     """
     from bottlegan.federated.server.folder import HISTORY, NETWORK, SCORES, holds_run
     from bottlegan.federated.simulation import SimulationConfig, prepare_labs, run_local
 
-    asked = load_settings(SimulationConfig, config, changes)
+    settings = load_settings(SimulationConfig, config, changes)
     if holds_run(out) and not resume:
-        raise InputError(f"{out}: holds a run already; give --resume to go on with it, or choose another folder")
-    prior = None if asked.labs.prior is None else config.parent / asked.labs.prior
+        raise InputError(f"{out}: holds a run already; give --resume to continue it, or choose another folder")
+    prior = None if settings.labs.prior is None else config.parent / settings.labs.prior
     check_paths(prior)
     progress = TerminalProgress()
-    labs, reference_set = prepare_labs(config, asked, out, progress)
-    federation = asked.federation
+    labs, reference_set = prepare_labs(config, settings, out, progress)
+    federation = settings.federation
     if federation.start is not None:
         federation = replace(federation, start=config.parent / federation.start)
     if (engine or ("flower" if find_spec("ray") else "local")) == "flower":

@@ -1,4 +1,4 @@
-"""What `bottlegan normalize` and `bottlegan restain` do with slides, and the options that only slides have."""
+"""How `bottlegan normalize` and `bottlegan restain` process slides, and the options that only slides have."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SLIDES = "Slides"
 PLAIN = frozenset({".png", ".jpg", ".jpeg", ".webp"})
-"""Suffixes that no slide has."""
+"""Suffixes of images that are never slides."""
 Level = Annotated[
     int | None,
     typer.Option(help="Level of the slide to read.", show_default="0, the finest", min=0, rich_help_panel=SLIDES),
@@ -77,14 +77,14 @@ Ray = Annotated[
 
 
 def choose_runner(source: Path, workers: int | None, ray: str | None) -> "Runner | None":
-    """Return how slides of a folder are to be mapped, if that was asked for."""
+    """Return how to map the slides of a folder, if --workers or --ray ask for it."""
     if workers is None and ray is None:
         return None
     if workers is not None and ray is not None:
-        raise InputError("--workers are processes of this machine, --ray is a cluster; give one of them")
+        raise InputError("--workers uses processes of this machine, --ray a cluster; give one of them")
     if not source.is_dir():
         raise InputError(
-            f"{source}: is not a folder; leave out --workers and --ray, which map several slides of a folder at a time"
+            f"{source}: is not a folder; leave out --workers and --ray, which map several slides of a folder at once"
         )
     if ray is not None:
         from bottlegan.normalize.slides.ray import run_on_ray
@@ -106,14 +106,14 @@ def find_slides(
     run: "Runner | None",
 ) -> "SlideOptions | None":
     """Return how to stream the input, if it is a slide or is to be treated as one; None for images."""
-    asked = strict or any(each is not None for each in (level, region, quality, kind, run))
+    has_options = strict or any(option is not None for option in (level, region, quality, kind, run))
     if not shows_slides(source):
-        if not asked:
+        if not has_options:
             return None
         if source.is_dir() and shows_images(source):
             raise InputError(
-                f"{source}: holds no slide, only images; leave out what is for slides: --level, --region, --quality, "
-                "--format, --strict, --workers, --ray"
+                f"{source}: holds only images, no slide; leave out the options for slides: --level, --region, "
+                "--quality, --format, --strict, --workers, --ray"
             )
     from bottlegan.normalize.slides.one import SlideOptions
     from bottlegan.slides.writer import QUALITY
@@ -122,7 +122,7 @@ def find_slides(
 
 
 def shows_slides(source: Path) -> bool:
-    """Return whether this is a slide, or a folder with any."""
+    """Return whether this is a slide, or a folder that holds one."""
     if not source.is_dir() and source.suffix.lower() in PLAIN:
         return False
     from bottlegan.slides.reader import is_slide, list_slides
@@ -131,12 +131,12 @@ def shows_slides(source: Path) -> bool:
 
 
 def shows_images(folder: Path) -> bool:
-    """Return whether a folder holds any image that is no slide."""
-    return any(each.suffix.lower() in PLAIN for each in folder.iterdir())
+    """Return whether a folder holds an image that is not a slide."""
+    return any(file.suffix.lower() in PLAIN for file in folder.iterdir())
 
 
 def stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptions", run: "Runner | None") -> None:
-    """Map a slide, or each slide of a folder, and say what became of it."""
+    """Map a slide, or each slide of a folder, and report the result."""
     from bottlegan.normalize.choice import need_color_map
     from bottlegan.normalize.slides.one import map_slide
 
@@ -148,7 +148,7 @@ def stream(source: Path, target: Path, choice: "MapChoice", options: "SlideOptio
     if "verdict" in result.note:
         typer.echo(f"{source}: {result.note['verdict']}: {result.note['reason']}", err=True)
     for part in result.broken:
-        typer.echo(f"white instead: {part.error}", err=True)
+        typer.echo(f"left white: {part.error}", err=True)
     typer.echo(f"Wrote {target}: {_summarize(result)}.")
 
 
@@ -169,5 +169,5 @@ def _stream_folder(
 def _summarize(result: "SlideResult") -> str:
     speed = result.megapixels / result.seconds
     verdict = f", style {result.note['verdict']}" if "verdict" in result.note else ""
-    broken = f", {len(result.broken)} tiles could not be read and are white" if result.broken else ""
+    broken = f", {len(result.broken)} unreadable tiles left white" if result.broken else ""
     return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{verdict}{broken}"

@@ -55,7 +55,7 @@ def lab(
 ) -> None:
     """Draw a lab: a folder of patches in one style. Each seed is another lab.
 
-    With --truth, `bottlegan evaluate` can tell how well the lab was normalized.
+    With --truth, `bottlegan evaluate` can score how well the lab was normalized.
 
     Example: bottlegan synth lab lab-1 --patches 16 --masks --seed 1
     Example: bottlegan synth lab lab-1 --truth truth-1 --seed 1
@@ -67,4 +67,6 @@ def lab(
     summary = f"{patches} patch(es){' with masks' if masks else ''} in the style of {style.name}"
     typer.echo(f"Wrote {folder}, {summary}. Try: bottlegan normalize {folder} normalized")
     if truth is not None:
-        typer.echo(f"Wrote {truth}, the same in the reference stain. Then: bottlegan evaluate normalized {truth}")
+        typer.echo(
+            f"Wrote {truth}, the same tissue in the reference stain. Then: bottlegan evaluate normalized {truth}"
+        )

@@ -26,7 +26,7 @@ def train(
     out: Annotated[Path, typer.Option(help="Model file to write, ending in .safetensors.", show_default=False)],
     preset: Annotated[
         Preset | None,
-        typer.Option(help="default: the best we measured. paper: as published.", show_default="default"),
+        typer.Option(help="default: the best that we measured. paper: as published.", show_default="default"),
     ] = None,
     config: ConfigOption = None,
     changes: SetOption = None,
@@ -34,12 +34,14 @@ def train(
         int | None, typer.Option(help="Number of training steps.", show_default="that of the preset", min=1)
     ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same model.")] = 0,
-    style_per_image: Annotated[bool, typer.Option("--style-per-image", help="Each image in LABS is a lab.")] = False,
+    style_per_image: Annotated[
+        bool, typer.Option("--style-per-image", help="Each image in LABS is its own lab.")
+    ] = False,
     device: Annotated[str, typer.Option(help="Where to train: cpu or cuda.")] = "cpu",
 ) -> None:
-    """Train a model between the images of each lab and a reference set. No pairs, no labels.
+    """Train a model between the images of each lab and a reference set. It needs no pairs and no labels.
 
-    Give the same command again to resume an interrupted run.
+    Repeat the same command to resume an interrupted run.
 
     Example: bottlegan train labs/ --reference reference/ --out model.safetensors
     Example: bottlegan train labs/ --reference reference/ --out model.safetensors --steps 200 --set batch=16

@@ -1,4 +1,4 @@
-"""`bottlegan view`: slides, a federation or a lab's drift in the browser."""
+"""`bottlegan view`: show slides, a federation or a lab's drift in the browser."""
 
 import time
 import webbrowser
@@ -11,7 +11,7 @@ from bottlegan.cli.options import ModelOption, check_paths, find_model
 from bottlegan.core.errors import InputError
 
 RUN_LOG, DRIFT_DATA = "federation.jsonl", "drift.json"
-"""What tells the folder of a run, and one of a drift report, from a folder of slides."""
+"""Files that mark the folder of a run, and that of a drift report."""
 
 
 def view(
@@ -25,7 +25,7 @@ def view(
     ],
     model: ModelOption = None,
     style: Annotated[
-        str | None, typer.Option(help="The style of the slides, if the model knows it; else it is fitted to each.")
+        str | None, typer.Option(help="Style of the slides, if the model knows it. Otherwise it is fitted to each.")
     ] = None,
     like: Annotated[
         Path | None,
@@ -33,12 +33,12 @@ def view(
     ] = None,
     network: Annotated[
         Path | None,
-        typer.Option(help="Lay what this network predicts over the slides: a federation's network.safetensors."),
+        typer.Option(help="Show this network's predictions over the slides: a federation's network.safetensors."),
     ] = None,
     allow: Annotated[
         list[str] | None,
         typer.Option(
-            help="A network that is not ours is built by code: allow its factory, if you trust it.",
+            help="Allow this function to build a custom network. Its code runs, so allow only what you trust.",
             metavar="PACKAGE.MODULE:FUNCTION",
             show_default=False,
         ),
@@ -46,15 +46,15 @@ def view(
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     port: Annotated[int, typer.Option(help="Port of this machine.", min=0, max=65535, show_default="any free")] = 0,
 ) -> None:
-    """Look at slides in the browser, before and after, while colors are mapped as you pan and zoom. Nothing is written.
+    """Look at slides before and after in the browser. Colors are mapped as you pan and zoom, and nothing is written.
 
-    A folder is shown as a gallery: each slide before and after, those first whose verdict asks for a look.
+    A folder is shown as a gallery of slides before and after. Slides whose verdict needs attention come first.
 
-    The folder of a federation's run shows how it goes, live: curves, each lab's state and stain, who stains like whom,
-    who was left out and why. The folder that bottlegan drift wrote shows a lab's stain over time.
+    The folder of a federation's run is shown live: curves, the state and stain of each lab, which labs stain alike,
+    and which were left out and why. A folder that bottlegan drift wrote shows a lab's stain over time.
 
-    The page is for this machine alone, and loads nothing from the internet. Its address holds a secret: whoever has it
-    can see the slides while this runs. Stop it with Ctrl-C.
+    Only this machine can open the page, and it loads nothing from the internet. Its address contains a secret: whoever
+    has it can see the slides while the command runs. Stop it with Ctrl-C.
 
     Example: bottlegan view slide.svs
     Example: bottlegan view slides/
@@ -63,25 +63,25 @@ def view(
     Example: bottlegan view a.svs b.svs --like lab-1/
     """
     check_paths(*source, model, like, network)
-    if any(shows_board(each) for each in source):
-        if len(source) > 1 or any(each is not None for each in (model, style, like, network, allow)):
-            raise InputError("a run or a drift report is shown alone; leave out what is about slides")
+    if any(shows_board(path) for path in source):
+        if len(source) > 1 or any(option is not None for option in (model, style, like, network, allow)):
+            raise InputError("a run or a drift report is shown alone; leave out slides and their options")
         _view_board(source[0], browser, port)
         return
     if allow and network is None:
-        raise InputError("--allow is about --network; give that, too, or leave out both")
+        raise InputError("--allow needs --network; give both, or leave out both")
     from bottlegan.viewer.server import make_app, serving
     from bottlegan.viewer.session import Settings, open_session
     from bottlegan.viewer.slide_routes import list_routes
 
     settings = Settings(find_model(model), style, like, network, tuple(allow or ()))
-    page = "gallery.html" if any(each.is_dir() for each in source) else "view.html"
+    page = "gallery.html" if any(path.is_dir() for path in source) else "view.html"
     with open_session(source, settings) as session, serving(make_app(page, list_routes(session)), port) as url:
         _wait(url, browser)
 
 
 def shows_board(folder: Path) -> bool:
-    """Return whether a folder is that of a federation's run, or one that `bottlegan drift` wrote."""
+    """Return whether a folder belongs to a federation's run, or was written by `bottlegan drift`."""
     return (folder / RUN_LOG).is_file() or (folder / DRIFT_DATA).is_file()
 
 
@@ -95,7 +95,7 @@ def _view_board(folder: Path, browser: bool, port: int) -> None:
 
 
 def _wait(url: str, browser: bool) -> None:
-    """Say where the page is, and wait until somebody presses Ctrl-C."""
+    """Print the address of the page, and wait for Ctrl-C."""
     typer.echo(f"Look at {url}")
     typer.echo("Press Ctrl-C to stop.", err=True)
     if browser:

@@ -1,1 +1,1 @@
-"""Where images come from and who holds them: folders, PESO, procedural tissue, federations."""
+"""Sources of images and who holds them: folders, PESO, procedural tissue, federations."""

@@ -1,4 +1,4 @@
-"""The images of one lab, wherever they are: files, folders, slides."""
+"""The images of one lab, from files, folders or slides."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,32 +13,32 @@ from bottlegan.slides.reader import Slide, is_slide, open_slide
 from bottlegan.slides.tissue import sample_tissue
 
 MOST_IMAGES = 32
-"""Images that a style is fitted to; more of them hardly tell more, and take longer."""
+"""Most images that a style is fitted to. More take longer and hardly improve the fit."""
 
 Thing = TypeVar("Thing")
 
 
 class LabImages(NamedTuple):
-    """Images (H, W, 3) of one lab, and why some files in its folders could not be read."""
+    """Images (H, W, 3) of one lab, and why files in its folders were skipped."""
 
     images: list[Pixels]
     skipped: list[ImageError]
 
 
 def read_lab(sources: Sequence[Path], seed: int = 0) -> list[Pixels]:
-    """Return images (H, W, 3) of one lab, without those that `scan_lab` skips."""
+    """Return images (H, W, 3) of one lab, without the files that `scan_lab` skips."""
     return scan_lab(sources, seed).images
 
 
 def scan_lab(sources: Sequence[Path], seed: int = 0) -> LabImages:
-    """Return images of one lab: the files named, images of a folder, or tissue tiles of a slide.
+    """Return images of one lab: named files, the images of a folder, or tissue tiles of a slide.
 
-    At most MOST_IMAGES files are read, evenly spaced. A file in a folder that cannot be read is skipped; one that was
-    named is an error.
+    At most MOST_IMAGES files are read, evenly spaced. An unreadable file in a folder is skipped; an unreadable file
+    that was named is an error.
     """
     files = [file for source in sources for file in _list_files(source)]
     if not files:
-        raise InputError("there is no image to fit a style to; give at least one of the lab")
+        raise InputError("there is no image to fit a style to; give at least one image of the lab")
     chosen = spread(files, MOST_IMAGES)
     images: list[Pixels] = []
     skipped: list[ImageError] = []
@@ -62,15 +62,15 @@ def _read_file(file: Path, tiles: int, seed: int) -> list[Pixels]:
 
 
 def sample_slide(slide: Slide, count: int = MOST_IMAGES, seed: int = 0) -> list[Pixels]:
-    """Return tissue of an open slide, from at most so many places."""
+    """Return images of the tissue of an open slide, from at most `count` places."""
     return join_tiles(sample_tissue(slide, count, seed=seed))
 
 
 def join_tiles(tiles: list[Pixels]) -> list[Pixels]:
-    """Return tiles (S, S, 3), four at a time, as one image (2 S, 2 S, 3); those that are left over, as they are.
+    """Return tiles (S, S, 3) joined four at a time into images (2 S, 2 S, 3). Remaining tiles are returned unchanged.
 
-    A style is fitted to images, and takes as long for small ones. Four neighboring tiles show as much tissue as the
-    patches that the shipped prior was made with, and their style is found as well in a quarter of the time.
+    Fitting a style takes the same time for small images as for large ones. Four neighboring tiles show as much tissue
+    as the patches that the shipped prior was trained on, and their style is found as well in a quarter of the time.
     """
     whole = len(tiles) // 4 * 4
     fours = [tiles[start : start + 4] for start in range(0, whole, 4)]
@@ -78,7 +78,7 @@ def join_tiles(tiles: list[Pixels]) -> list[Pixels]:
 
 
 def spread(things: Sequence[Thing], most: int) -> list[Thing]:
-    """Return at most so many of the things, at even distances, the first and the last among them."""
+    """Return at most `most` of the things, evenly spaced, including the first and the last."""
     count = min(len(things), most)
     return [things[round(i * (len(things) - 1) / max(1, count - 1))] for i in range(count)]
 

@@ -1,7 +1,6 @@
-"""Patches that show some of the same tissue, found by phase correlation.
+"""Patches that partly show the same tissue, found by phase correlation.
 
-Patches cut from one slide may overlap. Trained on the one and tested on the other, a network would be asked what it was
-told.
+Patches cut from one slide may overlap. A network that is trained on one of them must not be tested on the other.
 """
 
 from collections.abc import Mapping
@@ -15,19 +14,19 @@ from bottlegan.core.errors import InputError
 from bottlegan.imaging.files import Pixels
 
 SHRINK = 4
-"""Pixels a side that become one: a shift is found all the same, in a fraction of the time."""
+"""Reduction of the images: shifts are still found, in a fraction of the time."""
 PEAK = 0.05
-"""Height of the peak from which on a shift is looked at; 1 is the same patch. Unrelated tissue stays below .04."""
+"""Least height of a peak for its shift to be checked; 1 means the same patch. Unrelated tissue stays below .04."""
 ALIKE = 0.5
-"""Correlation of what two patches share at that shift, from which on it is the same tissue; of unrelated, below .3."""
+"""Least correlation of the shared part at that shift for it to be the same tissue; unrelated tissue is below .3."""
 LEAST = 0.02
-"""Share of a patch that they must share."""
+"""Least share of a patch that must overlap."""
 
 
 def find_overlaps(images: Mapping[str, Pixels]) -> list[tuple[str, str]]:
-    """Return the pairs of names whose images (H, W, 3), all of one size, overlap; the earlier name first."""
+    """Return the pairs of names whose images (H, W, 3), all of the same size, overlap; the earlier name comes first."""
     if len({image.shape for image in images.values()}) > 1:
-        raise InputError("patches of different sizes cannot be compared; cut all to one size")
+        raise InputError("patches of different sizes cannot be compared; cut all to the same size")
     names, small = list(images), [shrink(image) for image in images.values()]
     spectra = [whiten(image) for image in small]
     return [
@@ -38,7 +37,7 @@ def find_overlaps(images: Mapping[str, Pixels]) -> list[tuple[str, str]]:
 
 
 def shrink(image: Pixels) -> NDArray[np.float32]:
-    """Return an image (H, W, 3) in gray, a fraction of its size, with mean 0."""
+    """Return an image (H, W, 3) in gray, reduced by SHRINK, with mean 0."""
     height, width = (side // SHRINK * SHRINK for side in image.shape[:2])
     gray = image[:height, :width].astype(np.float32).mean(axis=2)
     blocks = gray.reshape(height // SHRINK, SHRINK, width // SHRINK, SHRINK).mean(axis=(1, 3))
@@ -52,7 +51,7 @@ def whiten(image: NDArray[np.float32]) -> NDArray[np.complex64]:
 
 
 def share_tissue(one: NDArray[np.float32], other: NDArray[np.float32], phases: NDArray[np.complex64]) -> bool:
-    """Return whether the likeliest shift between two images, given the phases between them, shows the same twice."""
+    """Return whether two images show the same tissue at their likeliest shift, which `phases` determine."""
     surface = scipy.fft.irfft2(phases, s=tuple(2 * side for side in one.shape))
     best = int(surface.argmax())
     if surface.flat[best] < PEAK:

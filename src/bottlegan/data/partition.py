@@ -1,7 +1,7 @@
-"""Who holds what in a federation: which patches, which windows of them labeled, in which staining style.
+"""Who holds what in a federation: which patches, which labeled windows, in which staining style.
 
-A partition is drawn from a seed, depends on nothing else, and is a document: it can be saved as JSON, read by a person,
-and loaded again. Names only, no pixels. No patch is ever both trained and tested on, whoever holds it.
+A partition depends only on a seed. It is a document: it can be saved as JSON, read by a person, and loaded again. It
+holds names, no pixels. No patch is ever both trained and tested on, whoever holds it.
 """
 
 from collections import Counter
@@ -18,26 +18,26 @@ from bottlegan.stain.style import PAPER, Style, Variety, draw_style
 
 @document
 class PartitionSpec:
-    """How to deal patches out. The defaults are the paper's experiment on 240 patches."""
+    """How to distribute patches. The defaults are the paper's experiment on 240 patches."""
 
     clients: int = 20
     train: int = 5
-    """Patches that each client trains on."""
+    """Number of patches that each client trains on."""
     test: int = 5
-    """Patches of each client that nobody trains on."""
+    """Number of patches of each client that nobody trains on."""
     reference: int = 24
-    """Patches in the public reference set."""
+    """Number of patches in the public reference set."""
     labeled_clients: int = 10
     windows: int = 60
-    """Labeled windows in all."""
+    """Total number of labeled windows."""
     window_size: int = 300
     most_windows: int = 11
-    """What one labeled client holds at the most; each holds at least one."""
+    """Most windows of one labeled client; each holds at least one."""
     folds: int = 3
     variety: Variety = PAPER
 
     def __post_init__(self) -> None:
-        """Check that the numbers can be dealt out."""
+        """Check that the numbers are possible."""
         if min(self.clients, self.train, self.test, self.window_size, self.most_windows, self.folds) < 1:
             raise ConfigError("clients, train, test, window_size, most_windows and folds must be at least 1")
         if self.reference < 0 or not 0 <= self.labeled_clients <= self.clients:
@@ -51,7 +51,7 @@ class PartitionSpec:
 
 @document
 class Window:
-    """A labeled square of a patch, in pixels from its upper left corner."""
+    """A labeled square of a patch, in pixels from the patch's upper left corner."""
 
     patch: str
     top: int
@@ -61,7 +61,7 @@ class Window:
 
 @document
 class Client:
-    """One lab: its style, its patches, and the windows of its training patches for which it has labels."""
+    """One lab: its style, its patches, and the labeled windows of its training patches."""
 
     name: str
     style: Style
@@ -82,17 +82,17 @@ class Partition:
     seed: int
     fold: int
     reference: tuple[str, ...]
-    """The public reference set."""
+    """Patches of the public reference set."""
     validation: tuple[str, ...]
-    """What nobody trains or tests on."""
+    """Patches that nobody trains or tests on."""
     clients: tuple[Client, ...]
 
     def __post_init__(self) -> None:
-        """Check what every user of a partition relies on."""
+        """Check the properties that every user of a partition relies on."""
         held = chain(self.reference, self.validation, *((*client.train, *client.test) for client in self.clients))
         twice = [patch for patch, count in Counter(held).items() if count > 1]
         if twice:
-            raise ConfigError(f"patch {twice[0]} is held twice; each may be in one place only")
+            raise ConfigError(f"patch {twice[0]} is held twice; each may be in only one place")
         for client in self.clients:
             foreign = {window.patch for window in client.windows} - set(client.train)
             if foreign:
@@ -103,15 +103,15 @@ class Partition:
 
 
 def draw_partition(patches: Mapping[str, tuple[int, int]], spec: PartitionSpec, seed: int, fold: int) -> Partition:
-    """Deal out `patches`, given as name -> (height, width).
+    """Distribute `patches`, a mapping from name to (height, width).
 
-    Folds of one seed differ in who holds which patch: the shuffled patches are rotated by a fold's share, so that test
-    patches repeat as little as their number allows. Styles, and which clients have labels, stay the same.
+    Folds of one seed differ in who holds which patch. The shuffled patches are rotated by a fold's share, so that test
+    patches repeat as little as their number allows. The styles and the labeled clients stay the same.
     """
     if not 0 <= fold < spec.folds:
         raise InputError(f"fold {fold} does not exist; there are folds 0 to {spec.folds - 1}")
-    each = spec.train + spec.test
-    needed = spec.clients * each + spec.reference
+    patches_per_client = spec.train + spec.test
+    needed = spec.clients * patches_per_client + spec.reference
     if len(patches) < needed:
         raise InputError(f"{len(patches)} patches are too few for {spec.clients} clients; at least {needed} are needed")
     small = [name for name, size in patches.items() if min(size) < spec.window_size]
@@ -149,7 +149,7 @@ def draw_window_counts(spec: PartitionSpec, random: np.random.Generator) -> list
     labeled = random.permutation(spec.clients)[: spec.labeled_clients]
     counts = np.zeros(spec.clients, dtype=int)
     counts[labeled] = 1
-    # Unequal shares, as labs are: some label a lot, most label little.
+    # Unequal shares, like real labs: some label a lot, most label little.
     share = np.zeros(spec.clients)
     share[labeled] = random.dirichlet(np.full(spec.labeled_clients, 3.0)) if spec.labeled_clients else 0
     for _ in range(spec.windows - spec.labeled_clients):
@@ -175,6 +175,6 @@ def draw_windows(
 
 
 def _cut(items: list[str], *counts: int) -> list[list[str]]:
-    """Cut `items` into pieces of the given lengths and a rest."""
+    """Cut `items` into pieces of these lengths and a remainder."""
     edges = np.cumsum([0, *counts]).tolist()
     return [*(items[a:b] for a, b in pairwise(edges)), items[edges[-1] :]]

@@ -1,7 +1,7 @@
 """Folders of patches: images, and masks beside them.
 
-`tissue.png` is an image; `tissue_mask.png`, if it is there, is its mask. A patch goes by its file name
-without the suffix, so `028.png` in one folder and `028.webp` in another are the same patch.
+`tissue.png` is an image; `tissue_mask.png`, if it exists, is its mask. The name of a patch is its file name without the
+suffix, so `028.png` in one folder and `028.webp` in another are the same patch.
 """
 
 from dataclasses import dataclass
@@ -29,22 +29,22 @@ class Patch:
 
 
 def read_fitting_mask(path: Path, image: Pixels) -> NDArray[np.bool_]:
-    """Return the mask (H, W) bool in `path`, which must be of the size of `image` (H, W, 3)."""
+    """Return the mask (H, W) bool in `path`, which must have the size of `image` (H, W, 3)."""
     mask = read_mask(path)
     check_fitting(path, mask, image)
     return mask
 
 
 def check_fitting(path: Path, mask: NDArray[Any], image: Pixels) -> None:
-    """Refuse the mask (H, W) of the file `path` if it is not of the size of its image (H, W, 3)."""
+    """Refuse the mask (H, W) of the file `path` if it does not have the size of its image (H, W, 3)."""
     height, width = image.shape[:2]
     if mask.shape != (height, width):
-        found = f"{mask.shape[1]} x {mask.shape[0]}"
-        raise ImageError(f"{path}: is {found} px, but its image is {width} x {height} px; export both at the same size")
+        size = f"{mask.shape[1]} x {mask.shape[0]}"
+        raise ImageError(f"{path}: is {size} px, but its image is {width} x {height} px; export both at the same size")
 
 
 def list_patches(folder: Path) -> list[Patch]:
-    """Return the patches in a folder, by name. Hidden files and files that are not images are passed over."""
+    """Return the patches in a folder, by name. Hidden files and files that are not images are ignored."""
     if not folder.is_dir():
         raise MissingError(f"{folder}: there is no such folder; check the path")
     files = sorted(f for f in folder.iterdir() if f.suffix.lower() in FORMATS and not f.name.startswith("."))
@@ -64,12 +64,12 @@ def list_patches(folder: Path) -> list[Patch]:
 
 
 def list_labs(folder: Path, style_per_image: bool = False) -> dict[str, list[Patch]]:
-    """Return the patches of each lab: one sub-folder a lab or, with `style_per_image`, one image a lab."""
+    """Return the patches of each lab: one sub-folder per lab or, with `style_per_image`, one image per lab."""
     if style_per_image:
         return {patch.name: [patch] for patch in list_patches(folder)}
     if not folder.is_dir():
         raise MissingError(f"{folder}: there is no such folder; check the path")
     labs = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
     if not labs:
-        raise MissingError(f"{folder}: holds no sub-folder; give each lab one, or use --style-per-image")
+        raise MissingError(f"{folder}: holds no sub-folder; make one for each lab, or use --style-per-image")
     return {path.name: list_patches(path) for path in labs}

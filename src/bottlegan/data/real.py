@@ -1,9 +1,9 @@
-"""Images of real laboratories and scanners, for measuring and for looking at; nothing that is shipped learns from them.
+"""Images of real laboratories and scanners, for measuring and for inspection. Nothing that is shipped learns from them.
 
 A folder of them holds:
 
-- `index.csv` with the columns image, mask, lab and what: one row an image, whose paths are relative to the folder. The
-  mask of an image is true on its nuclei; where it is empty, nobody has marked them.
+- `index.csv` with the columns image, mask, lab and what: one row per image, with paths relative to the folder. The mask
+  of an image is true on its nuclei; the entry is empty if nobody has marked them.
 - `restained/locP_stainS.png`: place P of neighboring sections, stained with protocol S. Not pixel-aligned.
 - `odd/`: images that are hard or not H&E.
 - `slides/cmu-1-small-region.svs`: a slide of one level, small enough to be read whole.
@@ -27,7 +27,7 @@ from bottlegan.slides.reader import open_slide
 COLUMNS = ("image", "mask", "lab", "what")
 SLIDE = Path("slides", "cmu-1-small-region.svs")
 LEFT_OUT = 0
-"""The staining that is darker than the others, and often shifted."""
+"""The staining that is left out: darker than the others, and often shifted."""
 
 
 @dataclass(frozen=True)
@@ -39,31 +39,31 @@ class RealImage:
     path: Path
     mask: Path | None
     shows: str
-    """What, in words."""
+    """What it shows, in words."""
 
     def read(self) -> Pixels:
         """Return RGB levels (H, W, 3), uint8."""
         return read_image(self.path)
 
     def read_nuclei(self) -> NDArray[np.bool_]:
-        """Return where the nuclei are, (H, W) bool."""
+        """Return the mask of the nuclei, (H, W) bool."""
         if self.mask is None:
-            raise MissingError(f"{self.path}: has no mask of its nuclei in index.csv; name one there, or pass it over")
+            raise MissingError(f"{self.path}: has no mask of its nuclei in index.csv; add one there, or skip the image")
         return read_fitting_mask(self.mask, self.read())
 
 
 @dataclass(frozen=True)
 class RealData:
-    """What a folder of real images holds. Only labs are a must; the rest may be empty."""
+    """The content of a folder of real images. Only labs are required; the rest may be empty."""
 
     root: Path
     labs: dict[str, tuple[RealImage, ...]]
     """The images of each lab."""
     restained: dict[int, dict[int, Path]]
-    """By place and staining, which are the same for all places; without the staining that is left out."""
+    """Tiles by place and staining, without the staining that is left out. All places have the same stainings."""
     odd: tuple[Path, ...]
     slide: Path | None
-    """Small enough to be read whole."""
+    """A slide that is small enough to be read whole."""
 
     @property
     def images(self) -> list[RealImage]:
@@ -72,7 +72,7 @@ class RealData:
 
 
 def open_real_data(root: Path) -> RealData:
-    """List what is under `root`; all files that `index.csv` names must be there."""
+    """List the content of `root`. All files that `index.csv` names must exist."""
     index = root / "index.csv"
     if not index.is_file():
         raise MissingError(f"{index}: there is no such file; give the folder that holds index.csv, labs/ and masks/")
@@ -80,7 +80,7 @@ def open_real_data(root: Path) -> RealData:
     for image in read_index(index):
         known = labs.setdefault(image.lab, [])
         if image.name in {other.name for other in known}:
-            raise InputError(f"{index}: lists two images of {image.lab} called {image.name}; take one out")
+            raise InputError(f"{index}: lists two images of {image.lab} called {image.name}; remove one")
         known.append(image)
     if not labs:
         raise MissingError(f"{index}: lists no image; copy the data set again")
@@ -100,8 +100,8 @@ def read_index(index: Path) -> list[RealImage]:
         with index.open(encoding="utf-8", newline="") as file:
             rows = csv.DictReader(file)
             if tuple(rows.fieldnames or ()) != COLUMNS:
-                found = ", ".join(rows.fieldnames or ()) or "nothing"
-                raise InputError(f"{index}: begins with {found}, expected {', '.join(COLUMNS)}; copy it again")
+                columns = ", ".join(rows.fieldnames or ()) or "nothing"
+                raise InputError(f"{index}: begins with {columns}, expected {', '.join(COLUMNS)}; copy it again")
             return [_read_row(index, rows.line_num, row) for row in rows]
     except (UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{index}: is not a table of comma-separated text ({error}); copy it again") from None
@@ -110,7 +110,7 @@ def read_index(index: Path) -> list[RealImage]:
 def _read_row(index: Path, line: int, row: dict[str | None, str | None]) -> RealImage:
     image, mask, lab, shows = (row[column] for column in COLUMNS)
     if not image or not lab or mask is None or shows is None or None in row:
-        raise InputError(f"{index}: line {line} is not an image, a mask or nothing, a lab and words; mend that line")
+        raise InputError(f"{index}: line {line} is not an image, an optional mask, a lab and words; correct that line")
     for name in filter(None, (image, mask)):
         if not (index.parent / name).is_file():
             raise MissingError(f"{index.parent / name}: is missing, but index.csv lists it; copy the data set again")
@@ -132,7 +132,7 @@ def list_restained(folder: Path) -> dict[int, dict[int, Path]]:
 
 
 def _check_stainings(folder: Path, places: dict[int, dict[int, Path]]) -> None:
-    """Refuse places of which a staining is missing."""
+    """Refuse places that lack a staining."""
     all_stainings: Iterable[int] = sorted({staining for tiles in places.values() for staining in tiles})
     for place, tiles in places.items():
         for staining in all_stainings:
@@ -142,6 +142,6 @@ def _check_stainings(folder: Path, places: dict[int, dict[int, Path]]) -> None:
 
 
 def read_whole(path: Path) -> Pixels:
-    """Return the finest level of a slide as RGB levels (H, W, 3), uint8: only for small ones."""
+    """Return the finest level of a small slide as RGB levels (H, W, 3), uint8."""
     with open_slide(path) as slide:
         return slide.read(Region(0, 0, 0, slide.levels[0].width, slide.levels[0].height))

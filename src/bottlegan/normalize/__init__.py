@@ -1,1 +1,1 @@
-"""Color maps, applied to what users have: images and folders."""
+"""Applying color maps to images, folders and slides."""

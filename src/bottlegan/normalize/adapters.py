@@ -2,8 +2,8 @@
 
 MONAI: `NormalizeStaind`, `Restaind`, `RandRestaind`. Albumentations: `NormalizeStain`, `Restain`, `RandomRestain`.
 
-Each is a subclass of what its library calls a transform, so the library is imported, and the class made, when it is
-first asked for. Randomness is the library's own: seed it there (`set_random_state`, `Compose(..., seed=...)`).
+Each is a subclass of its library's transform, so the library is imported, and the class made, on first use. Randomness
+is the library's own: seed it there (`set_random_state`, `Compose(..., seed=...)`).
 """
 
 from functools import cache
@@ -38,7 +38,7 @@ FOR_ALBUMENTATIONS = ("NormalizeStain", "Restain", "RandomRestain")
 
 
 def __getattr__(name: str) -> type:
-    """Make a class when it is asked for."""
+    """Make a class on first use."""
     if name in FOR_MONAI:
         return _for_monai()[name]
     if name in FOR_ALBUMENTATIONS:
@@ -47,7 +47,7 @@ def __getattr__(name: str) -> type:
 
 
 def map_channels_first(convert: "Callable[[Any], Any]", image: Any) -> Tensor:
-    """Return an image (3, H, W), an array or a tensor, mapped: uint8 as levels, floats as intensities in [0, 1]."""
+    """Return the mapped image (3, H, W), an array or a tensor: uint8 as levels, floats as intensities in [0, 1]."""
     values = image if isinstance(image, Tensor) else torch.from_numpy(np.array(image))
     if values.dtype != torch.uint8:
         return convert(values[None])[0]
@@ -60,7 +60,7 @@ def _for_monai() -> dict[str, type]:
     convert_like = _import("monai.utils", "monai").convert_to_dst_type
 
     def apply(convert: "Callable[[Any], Any]", image: Any) -> Any:
-        # What MONAI carries along with an image, such as its affine, must stay with it; but while it is there, every
+        # MONAI's metadata of an image, such as its affine, must stay with it. While it is attached, however, every
         # operation on the image copies it.
         plain = image.as_tensor() if hasattr(image, "as_tensor") else image
         return convert_like(map_channels_first(convert, plain), image)[0]
@@ -87,10 +87,10 @@ def _for_monai() -> dict[str, type]:
             return {**data, **mapped}
 
     class RandRestaind(monai.RandomizableTransform, monai.MapTransform):  # type: ignore[misc, name-defined]
-        """Brings reference-stained images (3, H, W) to a style drawn anew each time, the same for all keys."""
+        """Brings reference-stained images (3, H, W) to a random style, new at each call and the same for all keys."""
 
         def __init__(self, keys: Any, styles: Styles, prob: float = 1.0, allow_missing_keys: bool = False) -> None:
-            """Take the keys of the images, and a model, its file, or normalizers, of whose styles one is drawn."""
+            """Take the keys of the images, and the styles to draw from: a model, its file, or normalizers."""
             monai.MapTransform.__init__(self, keys, allow_missing_keys)
             monai.RandomizableTransform.__init__(self, prob)
             self.normalizers = list_normalizers(styles)
@@ -102,7 +102,7 @@ def _for_monai() -> dict[str, type]:
             self.row = int(self.R.randint(len(self.normalizers)))
 
         def __call__(self, data: "Mapping[Hashable, Any]") -> "dict[Hashable, Any]":
-            """Return the data with the images restained, or as they are."""
+            """Return the data with the images restained, or unchanged."""
             self.randomize()
             if not self._do_transform:
                 return dict(data)
@@ -120,7 +120,7 @@ def _for_albumentations() -> dict[str, type]:
         """Brings images (H, W, 3), uint8, of one lab to the reference stain."""
 
         def __init__(self, normalizer: Normalizer, p: float = 1.0) -> None:
-            """Take the lab's normalizer, and with which probability to use it."""
+            """Take the lab's normalizer, and the probability of using it."""
             super().__init__(p=p)
             self.normalizer = normalizer
 
@@ -132,7 +132,7 @@ def _for_albumentations() -> dict[str, type]:
         """Brings reference-stained images (H, W, 3), uint8, to the style of one lab."""
 
         def __init__(self, normalizer: Normalizer, p: float = 1.0) -> None:
-            """Take the lab's normalizer, and with which probability to use it."""
+            """Take the lab's normalizer, and the probability of using it."""
             super().__init__(p=p)
             self.normalizer = normalizer
 
@@ -141,10 +141,10 @@ def _for_albumentations() -> dict[str, type]:
             return self.normalizer.restain(img)
 
     class RandomRestain(base):  # type: ignore[misc, valid-type]
-        """Brings reference-stained images (H, W, 3), uint8, to a style drawn anew each time."""
+        """Brings reference-stained images (H, W, 3), uint8, to a random style, new at each call."""
 
         def __init__(self, styles: Styles, p: float = 1.0) -> None:
-            """Take a model, its file, or normalizers, of whose styles one is drawn, and with which probability."""
+            """Take the styles to draw from (a model, its file, or normalizers), and the probability of restaining."""
             super().__init__(p=p)
             self.normalizers = list_normalizers(styles)
 
@@ -164,12 +164,12 @@ def _import(module: str, package: str) -> ModuleType:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != package:
-            raise  # it is there, but something that it needs is not
+            raise  # the package is installed, but something that it needs is not
         raise MissingError(f"{package} is not installed; run `pip install {package}` to use this transform") from None
 
 
 def _publish(*classes: type) -> dict[str, type]:
-    """Return the classes by name, as if this module had defined them: worker processes look for them here."""
-    for each in classes:
-        each.__qualname__ = each.__name__
-    return {each.__name__: each for each in classes}
+    """Return the classes by name, as if this module had defined them: worker processes look them up here."""
+    for transform in classes:
+        transform.__qualname__ = transform.__name__
+    return {transform.__name__: transform for transform in classes}

@@ -1,6 +1,6 @@
-"""Which map images or slides get: fitted to them, or that of a style which a model knows. The same for both.
+"""Choosing the map for images and slides: fitted to them, or that of a style that a model knows.
 
-What is refused is not written. Pen is left as it is. Both can be overruled, and nothing else is decided here.
+Refused inputs are not written, and pen marks stay unchanged. Options can override both.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from bottlegan.slides.reader import Slide
 
 
 class ChosenMap(NamedTuple):
-    """A map of colors, and what to say of it in the files that it makes."""
+    """A map of colors, and the note about it for the files that it makes."""
 
     convert: Convert
     note: Mapping[str, Json]
@@ -28,39 +28,39 @@ class ChosenMap(NamedTuple):
 
 Source = Path | Slide
 MakeMap = Callable[[Source], ChosenMap]
-"""What finds the map of an image, of a folder of them, or of an open slide."""
+"""Finds the map of an image, of a folder of images, or of an open slide."""
 
 
 class RefusedError(InputError):
-    """What is to be mapped is not H&E, or shows no tissue."""
+    """The input is not H&E, or shows no tissue."""
 
 
 @dataclass(frozen=True)
 class MapChoice:
-    """Which map: all that another process needs to know to make it."""
+    """The choice of a map: everything that another process needs to make it."""
 
     model: Path
     style: str | None = None
-    """Of what is mapped, if the model knows it; else it is fitted. To restain, the one to go to."""
+    """Style of the input, if the model knows it; otherwise it is fitted. For restaining, the target style."""
     to: str | None = None
-    """The style to go on to from the reference stain."""
+    """Style to continue to from the reference stain."""
     direction: Direction = "normalize"
     seed: int = 0
     force: bool = False
-    """Map even what is refused."""
+    """Map refused inputs, too."""
     everything: bool = False
-    """Map pen as well."""
+    """Map pen marks, too."""
     like: Path | None = None
-    """Images of the lab whose style to go to instead of the reference stain."""
+    """Images of the lab whose style is the target instead of the reference stain."""
 
     def prepare(self) -> MakeMap:
-        """Return what finds the map of a source; what can be loaded is, at once, and shared by all sources."""
+        """Return the function that finds the map of a source. Models are loaded at once and shared by all sources."""
         model = read_weights(self.model)
         target = None if self.like is None else fit_target(self.like, model, self.seed)
         wanted = None if self.to is None else self._load(self.to)
 
-        def finish(normalizer: Normalizer, style: str, said: Mapping[str, Json]) -> ChosenMap:
-            note: dict[str, Json] = {**self._name(style), **said}
+        def finish(normalizer: Normalizer, style: str, judgment: Mapping[str, Json]) -> ChosenMap:
+            note: dict[str, Json] = {**self._name(style), **judgment}
             if self.direction == "restain":
                 return ChosenMap(normalizer.restain, note)
             return ChosenMap(aim(normalizer, target, wanted), note if wanted is None else {**note, "then": self.to})
@@ -70,14 +70,14 @@ class MapChoice:
             return lambda _: known
 
         def fit(source: Source) -> ChosenMap:
-            given: Given = source
-            fitted = Normalizer.fit(given, model=model, seed=self.seed, force=self.force, everything=self.everything)
+            images: Given = source
+            fitted = Normalizer.fit(images, model=model, seed=self.seed, force=self.force, everything=self.everything)
             return finish(fitted, "fitted to it", self._judge(fitted, source))
 
         return fit
 
     def describe(self) -> dict[str, Json]:
-        """Return all that decides on the map, without a path; refuse a style that the model does not know."""
+        """Return everything that determines the map, without paths; refuse a style that the model does not know."""
         for style in (self.style, self.to):
             if style is not None:
                 self._load(style)
@@ -90,7 +90,7 @@ class MapChoice:
         return {**values, "like": like, "model": f"SHA-256 {digest[:16]}"}
 
     def _load(self, style: str) -> Normalizer:
-        """Return the normalizer of a style that the model knows; refuse one that was refused when it was fitted."""
+        """Return the normalizer of a style that the model knows. Refuse a style that was refused when it was fitted."""
         known = Normalizer.load(self.model, style, everything=self.everything)
         if known.refused and known.diagnosis is not None:
             raise RefusedError(
@@ -99,16 +99,16 @@ class MapChoice:
         return known
 
     def _judge(self, fitted: Normalizer, source: Source) -> dict[str, Json]:
-        """Return what is to be said of a fit; refuse what is refused."""
-        found = fitted.diagnosis
-        if found is None:
+        """Return the note about a fit, or raise an error if it is refused."""
+        diagnosis = fitted.diagnosis
+        if diagnosis is None:
             return {}
         if fitted.refused:
             path = source if isinstance(source, Path) else source.path
             raise RefusedError(
-                f"{path}: {found.verdict}: {found.reason}; nothing was written, --force it to do so anyway"
+                f"{path}: {diagnosis.verdict}: {diagnosis.reason}; nothing was written; add --force to write it anyway"
             )
-        return {"verdict": found.verdict.value, "reason": found.reason, "forced": self.force, "seed": self.seed}
+        return {"verdict": diagnosis.verdict.value, "reason": diagnosis.reason, "forced": self.force, "seed": self.seed}
 
     def _name(self, style: str) -> dict[str, Json]:
         digest = hashlib.sha256(self.model.read_bytes()).hexdigest()
@@ -118,7 +118,7 @@ class MapChoice:
 
 
 def aim(normalizer: Normalizer, like: Normalizer | None, to: Normalizer | None) -> Convert:
-    """Return the map from a lab's stain to the reference stain, or to that of a lab `like` it, and on to a style."""
+    """Return the map from a lab's stain to the reference stain, or else to the stain `like` or to the style `to`."""
     content = normalizer if like is None else normalizer.like(like)
     if to is None:
         return content
@@ -126,18 +126,18 @@ def aim(normalizer: Normalizer, like: Normalizer | None, to: Normalizer | None) 
 
 
 def fit_target(like: Path, model: ModelWeights, seed: int) -> Normalizer:
-    """Return the normalizer of the images to go to; refuse what is not H&E."""
+    """Return the normalizer of the target images; refuse images that are not H&E."""
     target = Normalizer.fit(like, model=model, seed=seed, name="target")
     if target.refused and target.diagnosis is not None:
-        raise InputError(f"{like}: cannot be the style to go to: {target.diagnosis.reason}")
+        raise InputError(f"{like}: cannot be the target style: {target.diagnosis.reason}")
     return target
 
 
 def need_color_map(choice: MapChoice) -> None:
-    """Refuse a model whose tiles would not fit together."""
+    """Refuse a model whose map depends on more than a pixel's color: tiles of a slide would not match."""
     form = read_weights(choice.model).document.model.generator
     if form.kind != "pixel" or form.statistics != "frozen" or not form.skip:
         raise InputError(
-            f"{choice.model}: maps a pixel by what is around it, so the tiles of a slide would not fit together; "
+            f"{choice.model}: maps a pixel by its surroundings, so the tiles of a slide would not match; "
             "use a model of pixel generators with frozen statistics"
         )

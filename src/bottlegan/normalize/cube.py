@@ -1,4 +1,4 @@
-"""A normalizer as a coarse table for other software, which says what it is of and how far off it is."""
+"""A normalizer as a coarse table for other software, with its origin and its measured error."""
 
 from typing import TYPE_CHECKING
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 def make_cube(
     normalizer: "Normalizer", size: int, direction: "Direction", digest: str | None = None
 ) -> tuple[Cube, tuple[Deviation, ...]]:
-    """Return one direction of a normalizer as a coarse table, and how far off that is.
+    """Return one direction of a normalizer as a coarse table, and the error of that table.
 
     Args:
         normalizer: Its network must map each color by itself.
         size: Colors along each side: 17, 33 or 65.
         direction: To the reference stain, or from it to the style.
-        digest: The SHA-256 of the exact table, to be told, where it is known.
+        digest: The SHA-256 of the exact table for the comments, if known.
     """
     table = normalizer.color_map(direction)
 
@@ -42,15 +42,15 @@ def make_cube(
 
 
 def describe(normalizer: "Normalizer", direction: "Direction") -> list[str]:
-    """Return where a map comes from, a line each."""
+    """Return the origin of a map, line by line."""
     goal = "from this style to the reference stain" if direction == "normalize" else "from the reference stain to it"
-    said, diagnosis = normalizer.model.document, normalizer.diagnosis
-    stain, record = said.reference, forget_diagnosis(said.record)
+    document, diagnosis = normalizer.model.document, normalizer.diagnosis
+    stain, record = document.reference, forget_diagnosis(document.record)
     lines = [f"BottleGAN {__version__}", f"style: {normalizer.name}", f"direction: {direction}, {goal}"]
     if stain is not None:
         lines.append(f"reference stain: {stain.name}")
     if diagnosis is not None:
         lines.append(f"verdict: {diagnosis.verdict}: {diagnosis.reason}")
-    # What a model says of other labs is not for those who get this one's table.
+    # The receiver of this lab's table need not learn about other labs.
     own = {key: value for key, value in record.items() if not key.startswith("verdict on ")}
     return lines + [f"model: {key}: {value}" for key, value in own.items()]

@@ -1,4 +1,4 @@
-"""How little to trust each color that a normalizer makes, pixel by pixel."""
+"""The uncertainty of each normalized color, pixel by pixel."""
 
 from typing import TYPE_CHECKING
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CODE_NOISE = 0.15
-"""How far each number of a fitted code is off, in units of its spread among all styles: the median error of fits to one
-to four images of simulated labs, whose true codes are known."""
+"""Error of each number of a fitted code, in units of its spread among all styles: the median error of fits to one to
+four images of simulated labs, whose true codes are known."""
 DRAWS = 8
-"""Codes drawn around a style's own, to see how much that matters."""
+"""Number of codes drawn around a style's own, to see how much the error matters."""
 
 
 def doubt_levels(levels: Pixels, model: ModelWeights, code: Floats) -> Floats:
-    """Return the doubt (H, W) of RGB levels (H, W, 3); each color is looked at once."""
+    """Return the doubt (H, W) of RGB levels (H, W, 3). Each color is computed once."""
     keys = levels.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
-    found, place = np.unique(keys, return_inverse=True)
-    colors = np.stack([found >> 16, found >> 8 & 255, found & 255], axis=1)
+    distinct, place = np.unique(keys, return_inverse=True)
+    colors = np.stack([distinct >> 16, distinct >> 8 & 255, distinct & 255], axis=1)
     return doubt_densities(DENSITY[colors], model, code)[place].reshape(levels.shape[:2])
 
 
@@ -45,8 +45,8 @@ def doubt_densities(density: Floats, model: ModelWeights, code: Floats) -> Float
     """Return the doubt (N,) of densities (N, 3)."""
     noise = numpy_stream(0, "uncertainty").standard_normal((DRAWS, len(code))).astype(np.float32)
     total, squares = np.zeros(density.shape), np.zeros(density.shape)
-    for each in noise:
-        drawn = _normalize(density, model, code + CODE_NOISE * each).astype(np.float64)
+    for offset in noise:
+        drawn = _normalize(density, model, code + CODE_NOISE * offset).astype(np.float64)
         total += drawn
         squares += drawn**2
     variance = np.maximum(squares - total**2 / DRAWS, 0).sum(1) / (DRAWS - 1)

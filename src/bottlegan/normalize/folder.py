@@ -1,4 +1,4 @@
-"""Mapping image files: one image to one image, or a folder to a folder."""
+"""Mapping image files: an image to an image, or a folder to a folder."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,20 +14,20 @@ from bottlegan.normalize.choice import RefusedError
 
 
 class ImagePair(NamedTuple):
-    """An image, and where its result goes."""
+    """An image, and the path of its result."""
 
     source: Path
     target: Path
     mask: Path | None = None
-    """The image's mask, which is copied beside the result."""
+    """Mask of the image, which is copied beside the result."""
 
 
 def map_files(
     pairs: Sequence[ImagePair], choose: Callable[[Path], Convert], progress: Progress | None = None
 ) -> list[InputError]:
-    """Map images, each as `choose` says, and return why some were refused or could not be read.
+    """Map each image with the map that `choose` returns. Return why some were refused or could not be read.
 
-    Every file is written whole or not at all. Their folder is made when there is something to write.
+    Every file is written whole or not at all. The folder is created when there is something to write.
     """
     failures: list[InputError] = []
     for source, target, mask in (progress or Silent()).track(pairs, "mapping images", len(pairs)):
@@ -57,11 +57,11 @@ def _read_bytes(mask: Path) -> bytes:
 
 
 def pair_files(source: Path, target: Path) -> list[ImagePair]:
-    """Return each image to read, and where its result goes; refuse a place that cannot be written to."""
+    """Return each image and the path of its result; refuse a path that cannot be written."""
     check_apart([target], [source])
     if not source.is_dir():
         if target.suffix.lower() not in FORMATS:
-            raise InputError(f"{target}: is not an image name; end it in one of {', '.join(sorted(FORMATS))}")
+            raise InputError(f"{target}: is not the name of an image; end it in one of {', '.join(sorted(FORMATS))}")
         check_writable(target)
         return [ImagePair(source, target)]
     check_folder(target)

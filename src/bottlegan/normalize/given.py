@@ -1,4 +1,4 @@
-"""Images as users give them: arrays, files, folders and slides."""
+"""Images in the forms that users pass them: arrays, files, folders and slides."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -15,21 +15,21 @@ Given = Pixels | Image.Image | str | Path | Slide
 
 
 def read_images(images: object, seed: int) -> list[Pixels]:
-    """Return images given as arrays, as paths or as an open slide, of which no more are read than a fit looks at."""
+    """Return images from arrays, paths or an open slide. No more images are read than a fit uses."""
     if isinstance(images, OpenedSlide | PlainImage):
         return sample_slide(images, seed=seed)
     if isinstance(images, str | Path | Image.Image) or (isinstance(images, np.ndarray) and images.ndim != 4):
         images = [images]
     if not isinstance(images, Iterable):
         raise InputError(f"images must be arrays or paths, got a {type(images).__name__}; give at least one")
-    given = list(images)
-    paths = [Path(each) for each in given if isinstance(each, str | Path)]
-    arrays = [check_levels(each) for each in given if not isinstance(each, str | Path)]
+    items = list(images)
+    paths = [Path(item) for item in items if isinstance(item, str | Path)]
+    arrays = [check_levels(item) for item in items if not isinstance(item, str | Path)]
     return arrays + (read_lab(paths, seed) if paths else [])
 
 
 def check_levels(image: object) -> Pixels:
-    """Return RGB levels (H, W, 3), uint8, of an array of such, of floats in [0, 1], or of a PIL image."""
+    """Return RGB levels (H, W, 3), uint8, from an array of uint8 or of floats in [0, 1], or from a PIL image."""
     wanted = (
         "an image must be an array (height, width, 3) of uint8 or of floats in [0, 1], a PIL image, or a float tensor"
     )
@@ -38,7 +38,7 @@ def check_levels(image: object) -> Pixels:
     if not isinstance(image, np.ndarray):
         raise InputError(f"{wanted}, got a {type(image).__name__}; convert it, for example with np.asarray")
     if image.dtype.kind == "f" and not ((image >= 0) & (image <= 1)).all():
-        raise InputError(f"{wanted}, got floats outside of it; divide by 255, or clip them")
+        raise InputError(f"{wanted}, got floats outside that range; divide by 255, or clip them")
     levels = np.rint(255 * image).astype(np.uint8) if image.dtype.kind == "f" else image
     if levels.dtype != np.uint8:
         raise InputError(f"{wanted}, got an array of {levels.dtype}; scale it to 0 to 255 and use .astype(np.uint8)")

@@ -1,4 +1,4 @@
-"""The normalizer: a frozen network and one style code, which together bring one lab's images to the reference stain."""
+"""The normalizer: a frozen network and a style code, which together bring a lab's images to the reference stain."""
 
 import sys
 from collections.abc import Iterable
@@ -36,12 +36,12 @@ DIRECTIONS: tuple[Direction, ...] = ("normalize", "restain")
 
 
 class Normalizer:
-    """Brings images of one lab to the reference stain, and back; with frozen statistics, as a pure map of colors.
+    """Brings images of one lab to the reference stain, and back. With frozen statistics it is a pure map of colors.
 
     Images are arrays (H, W, 3) of uint8 or of floats in [0, 1], PIL images, or tensors (3, H, W) or (N, 3, H, W) of
-    floats in [0, 1] on any device. What comes back is of the same kind. No gradient passes. Arrays of uint8 take the
-    kernel, with the same bits on every machine, and are remembered in a table of up to 64 MB, one for each direction.
-    Floats take the network on their device. Pen is left as it is, unless `everything` is to be mapped.
+    floats in [0, 1] on any device. The result has the same kind. Gradients do not pass. The kernel maps arrays of
+    uint8, identically to the bit on every machine, and keeps their colors in a table of up to 64 MB per direction. The
+    network maps floats on their device. Pen marks stay unchanged unless `everything` is true.
     """
 
     def __init__(
@@ -55,18 +55,18 @@ class Normalizer:
         everything: bool = False,
         remembers: bool = True,
     ) -> None:
-        """Combine a model and a code; `fit`, `from_model` and `load` are how one comes by them.
+        """Combine a model and a code. Use `fit`, `from_model` or `load` to get a normalizer.
 
         Args:
             model: Maps the colors.
-            code: (K,) the style.
-            name: Of the style.
-            diagnosis: How far to trust it, where that is known.
-            forced: Whether to map images even if the diagnosis says not to.
-            everything: Whether to map pen as well.
-            remembers: Whether to keep the tables of colors from one image to the next.
+            code: (K,) the style code.
+            name: Name of the style.
+            diagnosis: How far to trust the style, if known.
+            forced: Whether to map images even if the diagnosis refuses them.
+            everything: Whether to map pen marks, too.
+            remembers: Whether to keep the tables of colors between images.
         """
-        # What a model knows of others is no matter of a normalizer.
+        # A normalizer needs none of the model's other styles.
         self.model, self.name = model.with_styles({name: np.array(code, np.float32)}), name
         self.code = self.model.code(name)
         self.diagnosis, self.forced, self.everything, self.remembers = diagnosis, forced, everything, remembers
@@ -85,23 +85,23 @@ class Normalizer:
         force: bool = False,
         everything: bool = False,
     ) -> Self:
-        """Fit the style code of a lab to a few of its images, unlabeled; the same seed gives the same code.
+        """Fit the style code of a lab to a few of its images, without labels. The same seed gives the same code.
 
         Args:
             images: An array (H, W, 3) of uint8 or of floats in [0, 1], a PIL image, an image file, a folder, a slide,
                 or several of these. All of ONE lab.
             model: A BottleGAN, or its file; by default the one shipped in the package.
-            name: Of the style.
-            seed: Of the choice of tiles of a slide.
-            progress: Where to report progress, and the diagnosis.
-            force: Map images even if the diagnosis is `refused`; else they are then given back as they are.
-            everything: Map pen as well; else it is left as it is.
+            name: Name of the style.
+            seed: Seed for choosing the tiles of a slide.
+            progress: Receives progress and the diagnosis.
+            force: Map images even if the diagnosis is `refused`. Otherwise they are then returned unchanged.
+            everything: Map pen marks, too. Otherwise they stay unchanged.
         """
         weights = open_model(PRIOR if model is None else model)
-        found = onboard(read_images(images, seed), weights)
-        verdict, reason = found.diagnosis.verdict, found.diagnosis.reason
+        fitted = onboard(read_images(images, seed), weights)
+        verdict, reason = fitted.diagnosis.verdict, fitted.diagnosis.reason
         (progress or Silent()).event("diagnosis", verdict=verdict.value, reason=reason)
-        return cls(weights, found.code, name, found.diagnosis, forced=force, everything=everything)
+        return cls(weights, fitted.code, name, fitted.diagnosis, forced=force, everything=everything)
 
     @classmethod
     def from_model(
@@ -113,12 +113,12 @@ class Normalizer:
 
     @classmethod
     def all_of(cls, model: "ModelWeights | StyleModel | str | Path") -> list[Self]:
-        """Return the normalizers of all styles that a model knows; they share its network, and keep no tables."""
+        """Return the normalizers of all styles that a model knows. They share its network and keep no tables."""
         weights = open_model(model)
         return [cls(weights, weights.code(name), name, remembers=False) for name in weights.document.styles]
 
     def __call__(self, image: AnyImage) -> AnyImage:
-        """Return an image of the lab, or a batch of them, in the reference stain; unchanged if the style is refused."""
+        """Return an image of the lab, or a batch, in the reference stain; unchanged if the style is refused."""
         return self._map(image, "normalize")
 
     def restain(self, image: AnyImage) -> AnyImage:
@@ -132,12 +132,13 @@ class Normalizer:
     def uncertainty(self, image: "Tensor") -> "Tensor": ...
 
     def uncertainty(self, image: "Pixels | Tensor") -> "NDArray[np.float32] | Tensor":
-        """Return how little to trust each pixel's normalized color, (H, W) float32, or (N, H, W) of a batch.
+        """Return the uncertainty of each pixel's normalized color, (H, W) float32, or (N, H, W) for a batch.
 
-        It is an optical density, in which strong stain is about 1 to 3: the standard deviation of the color if the code
-        is as far off as fitted codes are, plus the distance of the color from the plane of the stains that it goes to,
-        which no mix of the two leaves: ink, or another stain. A model that knows nothing of its reference set has no
-        plane, and only the first part. A refused style is treated as if it were forced.
+        It is an optical density, where strong stain has about 1 to 3, with two parts. The first is the standard
+        deviation of the color if the code has the usual error of fitted codes. The second is the distance of the
+        mapped color from the plane of the target stains. Mixtures of the two stains lie on that plane; ink and other
+        stains do not. A model without data on its reference set has only the first part. A refused style is treated
+        as if it were forced.
         """
         from bottlegan.normalize.doubt import doubt_batch, doubt_levels  # noqa: PLC0415 - few ask for it
 
@@ -146,35 +147,35 @@ class Normalizer:
         return doubt_levels(check_levels(image), self.model, self.code)
 
     def like(self, other: "Normalizer | Given | Iterable[Given]") -> "Normalizer":
-        """Return a normalizer that brings the lab's images to the style of another lab instead of the reference stain.
+        """Return a normalizer that brings the lab's images to another lab's style instead of the reference stain.
 
         Args:
-            other: A normalizer of that lab, fitted with the same model, or images of it. It must not be refused.
+            other: A normalizer of the other lab, fitted with the same model, or its images. It must not be refused.
         """
         if not isinstance(other, Normalizer):
             other = Normalizer.fit(other, model=self.model, name="target")
         if other.refused and other.diagnosis is not None:
-            raise InputError(f"the style to go to is refused: {other.diagnosis.reason}")
+            raise InputError(f"the target style is refused: {other.diagnosis.reason}")
         code, theirs = relate_codes(self.model, self.code, other.code), decode_maps(self.model, other.code[None])
         stains, maps = self.model.arrays["reference.stains"], self.model.arrays["reference.maps"]
         ours = read_reference(stains, maps)
-        # For the images that come out, the other style is the reference stain.
+        # The other style is now the reference stain of the output.
         reached = StyleMaps(theirs.normalize.then(ours.normalize), ours.restain.then(theirs.restain))
         model = self.model.with_reference(stains @ theirs.restain.matrix[0], reached)
         return type(self)(model, code, self.name, self.diagnosis, forced=self.forced, everything=self.everything)
 
     @property
     def refused(self) -> bool:
-        """Whether images are given back as they are, because the diagnosis says so and nobody forced it."""
+        """Whether images are returned unchanged, because the diagnosis refuses them and nobody forced it."""
         return self.diagnosis is not None and self.diagnosis.verdict == Verdict.REFUSED and not self.forced
 
     @property
     def maps_colors(self) -> bool:
-        """Whether a pixel depends on nothing but its own color."""
+        """Whether the result of a pixel depends only on its own color."""
         return maps_colors(self.model.document.model.generator)
 
     def color_map(self, direction: Direction = "normalize") -> ColorMap:
-        """Return the map of colors of one direction, which remembers those seen so far."""
+        """Return the map of colors of one direction, which keeps the colors seen so far."""
         if direction not in DIRECTIONS:
             raise InputError(f"there is no direction called {direction}; use one of {', '.join(DIRECTIONS)}")
         if self.refused and self.diagnosis is not None:
@@ -187,7 +188,7 @@ class Normalizer:
         return self._maps[direction]
 
     def to_cube(self, path: str | Path, size: int = 33, direction: Direction = "normalize") -> None:
-        """Write one direction as a coarse table for other software, whose comments say how far off it is.
+        """Write one direction as a coarse table for other software. Its comments state its error.
 
         Args:
             path: A file that ends in `.cube`.
@@ -204,13 +205,13 @@ class Normalizer:
         record = forget_diagnosis(self.model.document.record)
         if self.diagnosis is not None:
             record |= write_diagnosis(self.diagnosis) | {"style": self.name, "forced": int(self.forced)}
-        # A file of one style need not hold what fits others.
+        # A file with one style does not need the encoder, which fits others.
         model = self.model.without_encoder()
         write_weights(replace(model, document=replace(model.document, record=record)), Path(path))
 
     @classmethod
     def load(cls, path: str | Path, style: str | None = None, *, everything: bool = False) -> Self:
-        """Read a normalizer, or that of the given style from a model file that knows several."""
+        """Read a normalizer. From a model file with several styles, read that of `style`."""
         model = read_weights(Path(path))
         names, record = model.document.styles, model.document.record
         if style is None and len(names) != 1:
@@ -218,7 +219,7 @@ class Normalizer:
             remedy = (
                 f"choose one with style=NAME: {known}" if names else "make one with Normalizer.fit(images, model=...)"
             )
-            raise InputError(f"{path}: knows {len(names)} styles, a normalizer is for one; {remedy}")
+            raise InputError(f"{path}: has {len(names)} styles, but a normalizer is for one; {remedy}")
         name = names[0] if style is None else style
         code, diagnosis, forced = model.code(name), None, False
         if record.get("style") == name:
@@ -226,7 +227,7 @@ class Normalizer:
         return cls(model, code, name, diagnosis, forced=forced, everything=everything)
 
     def __repr__(self) -> str:
-        """Return the name of the style, and what is thought of it."""
+        """Return the name of the style and its diagnosis."""
         known = "no diagnosis" if self.diagnosis is None else f"{self.diagnosis.verdict}: {self.diagnosis.reason}"
         return f"Normalizer({self.name!r}, {known}{', forced' if self.forced else ''})"
 
@@ -246,7 +247,7 @@ class Normalizer:
         return self.color_map(direction)(levels)
 
     def on_tensors(self) -> "TensorMap":
-        """Return the same map for floats on a device, by the network of torch."""
+        """Return the same map for floats on any device, computed by the torch network."""
         if self._tensor_map is None:
             from bottlegan.normalize.tensors import TensorMap  # noqa: PLC0415 - it imports torch
 
@@ -255,7 +256,7 @@ class Normalizer:
 
 
 def open_model(model: "ModelWeights | StyleModel | str | Path") -> ModelWeights:
-    """Return the weights of a model, read from its file if need be."""
+    """Return the weights of a model, read from its file if necessary."""
     if isinstance(model, ModelWeights):
         return model
     if isinstance(model, str | Path):
@@ -266,6 +267,6 @@ def open_model(model: "ModelWeights | StyleModel | str | Path") -> ModelWeights:
 
 
 def is_tensor(image: object) -> "TypeGuard[Tensor]":
-    """Return whether this is a tensor of torch, which only who has imported it can have."""
+    """Return whether this is a torch tensor. Without torch imported, nothing is."""
     torch = sys.modules.get("torch")
     return torch is not None and isinstance(image, torch.Tensor)

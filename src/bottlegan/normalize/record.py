@@ -9,16 +9,16 @@ from bottlegan.core.errors import ModelFileError
 from bottlegan.models.document import Record
 from bottlegan.onboarding.verdict import StyleDiagnosis, Verdict
 
-FIGURES = tuple(each.name for each in fields(StyleDiagnosis) if each.name not in ("verdict", "reason"))
+FIGURES = tuple(entry.name for entry in fields(StyleDiagnosis) if entry.name not in ("verdict", "reason"))
 RECORDED = frozenset(("style", "forced", "verdict", "reason", *FIGURES))
-"""What a normalizer's file says of its style, beside what the model's said of its training."""
+"""Keys that a normalizer's file adds to the training record of its model."""
 
 
 def write_diagnosis(diagnosis: StyleDiagnosis) -> dict[str, str | int | float]:
-    """Return a diagnosis as a model file's record can hold it: infinity, which JSON lacks, as a word."""
+    """Return a diagnosis in the form of a model file's record. Infinity, which JSON lacks, becomes a word."""
     figures = {name: getattr(diagnosis, name) for name in FIGURES}
-    told = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
-    return {"verdict": diagnosis.verdict.value, "reason": diagnosis.reason, **told}
+    finite = {name: value if math.isfinite(value) else str(value) for name, value in figures.items()}
+    return {"verdict": diagnosis.verdict.value, "reason": diagnosis.reason, **finite}
 
 
 def read_diagnosis(record: Mapping[str, str | int | float], path: Path) -> StyleDiagnosis:
@@ -31,5 +31,5 @@ def read_diagnosis(record: Mapping[str, str | int | float], path: Path) -> Style
 
 
 def forget_diagnosis(record: Record) -> dict[str, str | int | float]:
-    """Return a record without what it says of the style that was fitted last."""
+    """Return a record without the diagnosis of the last fitted style."""
     return {key: value for key, value in record.items() if key not in RECORDED}

@@ -1,6 +1,6 @@
-"""A normalizer's map for batches of floats in [0, 1], on their device, by the network of torch.
+"""A normalizer's map for batches of floats in [0, 1] on any device, computed by the torch network.
 
-It is the kernel's map, within rounding: the same network, and the same that is left as it is.
+It equals the kernel's map within rounding: the same network, and the same colors that stay unchanged.
 """
 
 import copy
@@ -26,7 +26,7 @@ class TensorMap:
     """The network of a style, frozen, on every device that it has been used on."""
 
     def __init__(self, model: ModelWeights, code: Floats, *, everything: bool) -> None:
-        """Build the network that has these weights."""
+        """Build the network with these weights."""
         network = to_model(model.without_encoder()).requires_grad_(False)
         self._networks = {torch.device("cpu"): network}
         self._model, self._code = model, code.copy()
@@ -36,9 +36,9 @@ class TensorMap:
 
     @torch.no_grad()
     def __call__(self, images: Tensor, direction: Direction, *, changed: bool = True) -> Tensor:
-        """Return images (N, 3, H, W) or one (3, H, W), mapped, on their device and in their precision.
+        """Return mapped images (N, 3, H, W), or one (3, H, W), on their device and in their precision.
 
-        If they are not to be `changed`, return a copy.
+        Unless `changed`, return a copy.
         """
         batch = to_checked_batch(images)
         if not changed:
@@ -48,7 +48,7 @@ class TensorMap:
         return mapped.to(images.dtype).reshape(images.shape)
 
     def map_floats(self, image: NDArray[Any], direction: Direction, *, changed: bool = True) -> NDArray[Any]:
-        """Return an array (H, W, 3) of floats in [0, 1], mapped, in its precision."""
+        """Return a mapped array (H, W, 3) of floats in [0, 1], in its precision."""
         if image.ndim != 3 or image.shape[2] != 3 or not image.size:
             raise InputError(
                 f"an array of floats must be (height, width, 3), got {image.shape}; give RGB, channels last"
@@ -61,10 +61,10 @@ class TensorMap:
         if ink is None:
             run = network.normalize if direction == "normalize" else network.restain
             return run(images, torch.from_numpy(self._code).to(images.device))
-        name, told = choose_generator(self._model, self._code.tolist(), direction)
+        name, code = choose_generator(self._model, self._code.tolist(), direction)
         generator = network.get_submodule(name)
         assert isinstance(generator, PixelGenerator)  # noqa: S101 - no other maps colors
-        codes = torch.tensor(told, device=images.device).expand(len(images), -1)
+        codes = torch.tensor(code, device=images.device).expand(len(images), -1)
 
         def spare(before: Tensor, after: Tensor) -> Tensor:
             return spare_ink(before[0, :, 0].T, after[0, :, 0].T, ink).T[None, :, None]
@@ -72,7 +72,7 @@ class TensorMap:
         return generator.map_pixels(images, codes, spare)
 
     def map_levels(self, levels: Pixels, direction: Direction) -> Pixels:
-        """Return RGB levels (H, W, 3), mapped by a network that looks at more than one pixel."""
+        """Return RGB levels (H, W, 3), mapped by a network that uses more than one pixel."""
         return from_batch(self(to_batch(levels), direction))[0]
 
     def _on(self, device: torch.device) -> StyleModel:
@@ -89,7 +89,7 @@ def to_checked_batch(images: Tensor) -> Tensor:
 
 
 def check_batch(images: Tensor) -> None:
-    """Refuse what is not a batch of images."""
+    """Refuse anything but a batch of images."""
     if not images.is_floating_point():
         raise InputError(f"a tensor must hold floats in [0, 1], got {images.dtype}; use tensor.float() / 255")
     if images.ndim != 4 or images.shape[1] != 3:

@@ -1,6 +1,6 @@
-"""Normalizing and restaining as layers: images (3, H, W) or batches (N, 3, H, W) of floats in [0, 1], on any device.
+"""Normalizing and restaining as layers, for images (3, H, W) or batches (N, 3, H, W) of floats in [0, 1] on any device.
 
-They hold no parameters, so they add nothing to what an optimizer or a checkpoint of the module around them sees.
+They hold no parameters, so optimizers and checkpoints of the surrounding module do not see them.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.tensors import to_checked_batch
 
 Styles = StyleModel | str | Path | Normalizer | Sequence[Normalizer]
-"""A model, all of whose styles are meant, or its file; or normalizers, of which each is one style."""
+"""A model or its file, meaning all its styles, or normalizers, each of one style."""
 
 
 class Normalize(nn.Module):
@@ -47,7 +47,7 @@ class Restain(nn.Module):
 
 
 class RandomRestain(nn.Module):
-    """Brings each reference-stained image to a style drawn anew, so that a network trained on them knows all styles.
+    """Brings each reference-stained image to a random style, so that a network trained on them learns all styles.
 
     This is the paper's decomposed dataset: every content image in every style, none of them stored.
     """
@@ -58,11 +58,11 @@ class RandomRestain(nn.Module):
         """Take the styles to draw from, all with the same probability.
 
         Args:
-            styles: A model or its file, for all the styles it knows, or normalizers.
-            p: The probability that an image is restained rather than left as it is.
-            seed: The same seed gives the same styles. In a data loader's worker it is joined with the worker's own, so
-                that no two workers, and no two epochs, draw the same.
-            generator: To draw from instead; in workers, seeding it is then up to the caller.
+            styles: A model or its file, for all its styles, or normalizers.
+            p: The probability that an image is restained rather than left unchanged.
+            seed: The same seed gives the same styles. In a data loader's worker it is combined with the worker's own
+                seed, so that no two workers, and no two epochs, draw the same styles.
+            generator: Generator to draw from instead. In workers, the caller must then seed it.
         """
         super().__init__()
         if not 0 <= p <= 1:
@@ -72,7 +72,7 @@ class RandomRestain(nn.Module):
         self._streams: dict[int | None, torch.Generator] = {}
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return images (N, 3, H, W), or one (3, H, W), in [0, 1], each in a style of its own.
+        """Return images (N, 3, H, W), or one (3, H, W), in [0, 1], each in its own random style.
 
         The next call draws other styles.
         """
@@ -84,7 +84,7 @@ class RandomRestain(nn.Module):
         return output.reshape(images.shape)
 
     def draw(self) -> int | None:
-        """Return the number of a style, or None for an image that is left as it is."""
+        """Return the index of a style, or None for an image that stays unchanged."""
         random = self.generator or self._stream()
         chance = torch.rand((), generator=random, device=random.device).item()
         row = torch.randint(len(self.normalizers), (), generator=random, device=random.device).item()
@@ -105,7 +105,7 @@ def list_normalizers(styles: Styles) -> list[Normalizer]:
         return [styles]
     normalizers = list(styles) if isinstance(styles, list | tuple) else Normalizer.all_of(styles)  # type: ignore[arg-type]
     if not normalizers:
-        raise InputError("there is no style to restain to; give a model that knows some, or normalizers")
-    if wrong := [each for each in normalizers if not isinstance(each, Normalizer)]:
-        raise InputError(f"a style is given by its normalizer, got a {type(wrong[0]).__name__}; use Normalizer.load")
+        raise InputError("there is no style to restain to; give a model with styles, or normalizers")
+    if wrong := [style for style in normalizers if not isinstance(style, Normalizer)]:
+        raise InputError(f"a style must be a Normalizer, got a {type(wrong[0]).__name__}; use Normalizer.load")
     return normalizers

@@ -1,1 +1,1 @@
-"""A trained network on images and slides, with its normalizer."""
+"""Applying a trained network, with its normalizer, to images and slides."""

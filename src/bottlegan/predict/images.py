@@ -20,12 +20,12 @@ AREAS, SCORES = "areas.csv", "scores.csv"
 
 @dataclass(frozen=True)
 class ImagePrediction:
-    """What became of images."""
+    """The result for images."""
 
     files: list[Path]
-    """What was written."""
+    """The files that were written."""
     counts: dict[str, dict[str, int]]
-    """Of each image by name, pixels of each class; of patches, 1 for their class."""
+    """By image name: the number of pixels of each class or, for patches, 1 for their class."""
     failures: list[ImageError]
     """Why some images of a folder could not be read."""
 
@@ -38,14 +38,14 @@ def predict_images(
     probabilities: bool = False,
     progress: Progress | None = None,
 ) -> ImagePrediction:
-    """Predict an image, or all of a folder; masks beside them are passed over.
+    """Predict an image, or all images of a folder. Masks beside them are ignored.
 
     Args:
-        predictor: With the normalizer of the lab, if it needs one.
+        predictor: A predictor with the normalizer of the lab, if it needs one.
         source: An image file, or a folder.
-        target: Of an image, a mask (.png) or, of a patch's class, a table (.csv); of a folder, a folder.
-        probabilities: Whether to write a gray image of each class's probability but the first's.
-        progress: Where to report.
+        target: For an image, a mask (.png) or, if patches are classified, a table (.csv). For a folder, a folder.
+        probabilities: Whether to write a gray image of the probability of each class except the first.
+        progress: Receives progress.
     """
     check_output(predictor, source, target)
     images = [patch.image for patch in list_patches(source)] if source.is_dir() else [source]
@@ -62,15 +62,15 @@ def predict_images(
                 raise
             failures.append(error)
             continue
-        found = predictor(pixels)
-        counts[image.name] = dict(zip(names, count_pixels(found.classes, len(names)).tolist(), strict=True))
+        prediction = predictor(pixels)
+        counts[image.name] = dict(zip(names, count_pixels(prediction.classes, len(names)).tolist(), strict=True))
         if source.is_dir():
             make_folder(target)
         if tells_pixels:
             mask = target / f"{image.stem}.png" if source.is_dir() else target
-            files += write_masks(mask, found, probabilities)
+            files += write_masks(mask, prediction, probabilities)
         else:
-            scores.append(([image.name], found.probabilities.tolist()))
+            scores.append(([image.name], prediction.probabilities.tolist()))
     if not counts:
         raise failures[0]
     table = target / (AREAS if tells_pixels else SCORES) if source.is_dir() else target.with_suffix(".csv")
@@ -83,17 +83,17 @@ def predict_images(
 
 
 def check_output(predictor: Predictor, source: Path, target: Path) -> None:
-    """Refuse a place that what the network says cannot be written to, before any work is done for it."""
+    """Refuse an output path that does not match the predictions, before any work is done."""
     check_apart([target], [source])
     ending = ".png" if predictor.task.kind == "segmentation" else ".csv"
     if not source.is_dir() and (target.suffix.lower() != ending or target.is_dir()):
-        raise InputError(f"{target}: what the network says of one image is a {ending} file; end its name so")
+        raise InputError(f"{target}: the prediction of one image is a {ending} file; end the name in {ending}")
 
 
-def write_masks(path: Path, found: Prediction, probabilities: bool) -> list[Path]:
-    """Write the classes of an image to `path`, and the probabilities of all but the first beside it, if wanted."""
-    write_values(path, found.classes, list_colors(len(found.names)))
-    maps = name_maps(path, found.names[1:]) if probabilities else []
-    for file, share in zip(maps, found.probabilities[1:], strict=False):
+def write_masks(path: Path, prediction: Prediction, probabilities: bool) -> list[Path]:
+    """Write the classes of an image to `path` and, if requested, the probabilities of all but the first beside it."""
+    write_values(path, prediction.classes, list_colors(len(prediction.names)))
+    maps = name_maps(path, prediction.names[1:]) if probabilities else []
+    for file, share in zip(maps, prediction.probabilities[1:], strict=False):
         write_values(file, (255 * share + 0.5).astype(np.uint8))
     return [path, *maps]

@@ -1,8 +1,8 @@
-"""A network made local: what it says of a pixel depends on what is near, so that tiles of a slide fit together.
+"""Making a network local: its prediction of a pixel depends only on nearby pixels, so tiles of a slide fit together.
 
-Group and instance normalization look at the whole image, so a tile of glass would come out as another network's. They
-are given the statistics of tissue from all over the slide instead, once, and keep them. What is left reaches a number
-of pixels far, which is measured: tiles overlap by so much, and the overlap is thrown away.
+Group and instance normalization depend on the whole image, so a tile of glass would get different results. They are
+given fixed statistics of tissue from all over the slide instead. The rest of the network sees a limited distance, which
+is measured. Tiles overlap by that distance, and the overlap is discarded.
 """
 
 import copy
@@ -13,25 +13,25 @@ from torch import Tensor, nn
 from bottlegan.models.networks import Built
 
 FAR = 128
-"""Pixels that tiles overlap by at most: a network that looks further is cut off there."""
+"""Largest overlap of tiles in pixels. A network that sees further is cut off there."""
 ROUND = 32
-"""What the overlap is a multiple of, so that tiles begin where the network's coarse levels do."""
+"""The overlap is a multiple of this, so that tiles align with the network's coarse levels."""
 NEGLIGIBLE = 1e-6
-"""Share of what a pixel's logits depend on that may be beyond the overlap."""
+"""Share of the influences on a pixel's logits that may lie beyond the overlap."""
 
 
 class Fixed(nn.Module):
-    """Group or instance normalization by the statistics of the first batch that it sees, as if that were one image."""
+    """Group or instance normalization with the statistics of the first batch it sees, treated as one image."""
 
     def __init__(self, layer: nn.Module, groups: int) -> None:
-        """Take the place of a layer that normalizes so many groups of channels."""
+        """Replace a layer that normalizes `groups` groups of channels."""
         super().__init__()
         self.layer, self.groups = layer, groups
         self.scale: Tensor | None = None
         self.shift: Tensor | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return x (N, C, H, W), scaled and shifted, each channel in one way."""
+        """Return x (N, C, H, W) with each channel scaled and shifted."""
         if self.scale is None or self.shift is None:
             self.scale, self.shift = self._measure(x)
         return torch.addcmul(self.shift, x, self.scale)
@@ -40,9 +40,9 @@ class Fixed(nn.Module):
         channels = x.shape[1]
         parts = x.double().transpose(0, 1).reshape(self.groups, -1)
         mean, variance = parts.mean(dim=1), parts.var(dim=1, unbiased=False)
-        each = channels // self.groups
-        scale = (variance + float(self.layer.eps)).rsqrt().repeat_interleave(each)  # type: ignore[arg-type]
-        shift = -mean.repeat_interleave(each) * scale
+        channels_per_group = channels // self.groups
+        scale = (variance + float(self.layer.eps)).rsqrt().repeat_interleave(channels_per_group)  # type: ignore[arg-type]
+        shift = -mean.repeat_interleave(channels_per_group) * scale
         weight, bias = getattr(self.layer, "weight", None), getattr(self.layer, "bias", None)
         if isinstance(weight, Tensor) and isinstance(bias, Tensor):
             scale, shift = scale * weight.double(), shift * weight.double() + bias.double()
@@ -52,7 +52,7 @@ class Fixed(nn.Module):
 
 @torch.no_grad()
 def fix_statistics(built: Built, tissue: Tensor) -> Built:
-    """Return a copy of a network whose layers keep the statistics of `tissue` (N, 3, H, W), prepared as it wants it."""
+    """Return a copy of a network whose layers keep the statistics of `tissue` (N, 3, H, W), prepared for it."""
     network = copy.deepcopy(built.network).eval()
     for name, layer in list(network.named_modules()):
         groups = _count_groups(layer)
@@ -65,10 +65,10 @@ def fix_statistics(built: Built, tissue: Tensor) -> Built:
 
 
 def measure_reach(built: Built, tissue: Tensor) -> int:
-    """Return how many pixels far a network for segmentation looks, rounded up, at most FAR.
+    """Return how many pixels away a segmentation network sees, rounded up, at most FAR.
 
-    Measured on `tissue` (N, 3, H, W), prepared as it wants it: of all that the logits in the middle depend on, no more
-    than NEGLIGIBLE lies beyond. Tissue, because of noise a network may say the same whatever changes.
+    It is measured on `tissue` (N, 3, H, W), prepared for the network: no more than NEGLIGIBLE of the influences on the
+    central logits lies further away. Tissue is needed because a network's output for noise may be constant.
     """
     side = 2 * (FAR + ROUND)
     across, down = -(-side // tissue.shape[3]), -(-side // tissue.shape[2])

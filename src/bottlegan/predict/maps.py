@@ -1,4 +1,4 @@
-"""Maps of a slide, written as pyramids without loss: of its classes and, if asked for, of their probabilities."""
+"""Maps of a slide as lossless pyramids: of its classes and, if requested, of their probabilities."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -18,14 +18,14 @@ from bottlegan.slides.writer import Form, PyramidWriter, writing_pyramid
 
 
 class Maps:
-    """Several pyramids of one size, written at once: a tile (H, W, C) has a channel for each."""
+    """Several pyramids of one size, written together: a tile (H, W, C) has a channel for each."""
 
     def __init__(self, writers: Sequence[PyramidWriter]) -> None:
-        """Write to all of these."""
+        """Take the writers of the pyramids."""
         self.writers, self.grids = writers, writers[0].grids
 
     def encode(self, levels: Pixels) -> list[bytes]:
-        """Return each channel as its writer stores it."""
+        """Return each channel in the form in which its writer stores it."""
         return [writer.encode(levels[..., k : k + 1]) for k, writer in enumerate(self.writers)]
 
     def halve(self, levels: Pixels) -> Pixels:
@@ -49,12 +49,12 @@ def writing_maps(
     predictor: Predictor,
     note: Mapping[str, Json],
 ) -> Iterator[Maps]:
-    """Yield what writes the map of classes and, to further files, those of probabilities; all are there, or none is."""
+    """Yield a writer of the map of classes and, in further files, of probabilities. All files appear, or none."""
     names = predictor.task.classes
     colors = tuple((int(r), int(g), int(b)) for r, g, b in list_colors(len(names)))
-    said: dict[str, Json] = {
+    shared_note: dict[str, Json] = {
         "software": f"bottlegan {__version__}",
-        "network sha256": predictor.said.weights,
+        "network sha256": predictor.document.weights,
         "classes": list(names),
         **note,
     }
@@ -63,11 +63,11 @@ def writing_maps(
         for k, file in enumerate(files):
             shows = f"probability of {names[k]}, 0 to 255" if k else "ids of classes"
             form = Form(size, tile, mpp, pixels="gray" if k else "classes", palette=colors)
-            writers.append(stack.enter_context(writing_pyramid(file, form, {**said, "shows": shows})))
+            writers.append(stack.enter_context(writing_pyramid(file, form, {**shared_note, "shows": shows})))
         yield Maps(writers)
 
 
 def stack_maps(shares: NDArray[np.float32], classes: NDArray[np.uint8], count: int) -> Pixels:
-    """Return a tile (H, W, count) of maps: of classes (H, W), then of shares (K, H, W) of all but the first class."""
+    """Return a tile (H, W, count) of maps: classes (H, W), then shares (K, H, W) of all classes except the first."""
     grays = (255 * shares[1:count] + 0.5).astype(np.uint8)
     return np.ascontiguousarray(np.concatenate([classes[None], grays]).transpose(1, 2, 0))

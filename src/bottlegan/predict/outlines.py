@@ -1,4 +1,4 @@
-"""Outlines of classes as GeoJSON, as QuPath opens it: one annotation for each connected region, holes included."""
+"""Outlines of classes as GeoJSON for QuPath: one annotation for each connected region, including its holes."""
 
 import json
 import uuid
@@ -13,7 +13,7 @@ from bottlegan.core.progress import Json
 from bottlegan.core.task import IGNORED
 
 SMALLEST = 8
-"""Pixels of the map below which a region is left out, of networks for pixels."""
+"""For segmentation: regions with fewer pixels of the map than this are left out."""
 COLORS = (
     (240, 240, 240),
     (200, 30, 60),
@@ -24,13 +24,13 @@ COLORS = (
     (0, 175, 180),
     (150, 100, 60),
 )
-"""Of classes, by id, and again from the second after the last. The first, the background, is nearly white."""
+"""Colors of classes by id. After the last they repeat from the second. The first, the background, is nearly white."""
 
 Ring = list[list[float]]
 
 
 def list_colors(count: int) -> NDArray[np.uint8]:
-    """Return the colors (256, 3) of class ids: of so many classes, and black for all other ids."""
+    """Return the colors (256, 3) of class ids: those of `count` classes, and black for all other ids."""
     colors = np.zeros((256, 3), np.uint8)
     rest = len(COLORS) - 1
     for k in range(count):
@@ -41,14 +41,14 @@ def list_colors(count: int) -> NDArray[np.uint8]:
 def write_outlines(
     path: Path, classes: NDArray[np.uint8], names: Sequence[str], scale: float, smallest: int = SMALLEST
 ) -> dict[str, int]:
-    """Write the outlines of all classes but the first to `path`, whole or not at all; return how many of each.
+    """Write the outlines of all classes except the first to `path`, whole or not at all. Return the number per class.
 
     Args:
         path: A file that ends in .geojson.
         classes: (H, W) class ids.
-        names: Of the classes.
-        scale: Pixels of the finest level for one of the map, along a side: outlines are in pixels of that level.
-        smallest: Pixels of the map below which a region is left out.
+        names: Names of the classes.
+        scale: Pixels of the finest level per pixel of the map, along a side. Outlines are in pixels of that level.
+        smallest: Regions with fewer pixels of the map are left out.
     """
     colors, counts = list_colors(len(names)), dict.fromkeys(names[1:], 0)
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
@@ -64,11 +64,11 @@ def write_outlines(
 
 
 def describe(rings: list[Json], name: str, color: list[int]) -> dict[str, Json]:
-    """Return one region as a feature; its id follows from what it is, so that the same slide gives the same bytes."""
-    said = json.dumps([name, rings])
+    """Return one region as a feature. Its id is a hash of its content, so the same slide gives the same bytes."""
+    content = json.dumps([name, rings])
     return {
         "type": "Feature",
-        "id": str(uuid.uuid5(uuid.NAMESPACE_OID, said)),
+        "id": str(uuid.uuid5(uuid.NAMESPACE_OID, content)),
         "geometry": {"type": "Polygon", "coordinates": rings},
         "properties": {"objectType": "annotation", "classification": {"name": name, "color": list(color)}},
     }
@@ -77,45 +77,45 @@ def describe(rings: list[Json], name: str, color: list[int]) -> dict[str, Json]:
 def trace(mask: NDArray[np.bool_], smallest: int = SMALLEST) -> Iterator[list[Ring]]:
     """Yield the rings of each region of a mask (H, W): its outline, then its holes, as closed lists of x and y.
 
-    Pixels that touch at a corner only belong to two regions. Coordinates are of corners of pixels: (0, 0) is that of
-    the first. Regions and holes of fewer pixels than `smallest` are left out.
+    Pixels that touch only at a corner belong to different regions. Coordinates are those of pixel corners: (0, 0) is
+    the upper left corner of the first pixel. Regions and holes with fewer pixels than `smallest` are left out.
     """
     from skimage.measure import find_contours, label  # noqa: PLC0415 - it takes a while
 
-    # Within a margin of zeros all contours are closed.
+    # With a margin of zeros, all contours are closed.
     regions = label(np.pad(mask, 1), connectivity=1)
     regions[np.bincount(regions.ravel())[regions] < smallest] = 0
-    found: dict[int, list[tuple[float, NDArray[np.float64]]]] = {}
+    rings_by_region: dict[int, list[tuple[float, NDArray[np.float64]]]] = {}
     for line in find_contours((regions > 0).astype(np.float32), 0.5, fully_connected="low"):
         area = _measure(line)
-        # A point of a contour is between two pixels, of which one is in its region.
+        # A point of a contour lies between two pixels, one of which is in its region.
         before, after = np.floor(line[0]).astype(int), np.ceil(line[0]).astype(int)
         region = max(regions[*before], regions[*after])
         if abs(area) >= smallest - 1:
-            found.setdefault(int(region), []).append((area, line))
-    for rings in found.values():
-        # Outlines go around the other way than holes, and enclose the most.
+            rings_by_region.setdefault(int(region), []).append((area, line))
+    for rings in rings_by_region.values():
+        # Outlines run in the opposite direction to holes, and enclose the most.
         rings.sort(key=lambda ring: -abs(ring[0]))
-        # The margin, and from the middle of a pixel to its corner.
+        # Subtracts the margin, and moves from the middle of a pixel to its corner.
         yield [(simplify(line) - 0.5)[:, ::-1].tolist() for _, line in rings]
 
 
 def simplify(line: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return a closed line (N, 2) without the points that lie on the way from one to the next."""
+    """Return a closed line (N, 2) without points that lie between their neighbors on a straight line."""
     steps = np.diff(line, axis=0)
     before, after = np.roll(steps, 1, axis=0), steps
     turns = before[:, 0] * after[:, 1] != before[:, 1] * after[:, 0]
-    # At least a triangle, which three points of a straight line would not be.
+    # At least a triangle; three points on a straight line would be none.
     kept = line[:-1][turns] if turns.sum() >= 3 else line[:-1]
     return np.concatenate([kept, kept[:1]])
 
 
 def _measure(line: NDArray[np.float64]) -> float:
-    """Return the area (of either sign) that a closed line encloses."""
+    """Return the signed area that a closed line encloses."""
     y, x = line.T
     return float((x[:-1] * y[1:] - x[1:] * y[:-1]).sum() / 2)
 
 
 def count_pixels(classes: NDArray[np.uint8], count: int) -> NDArray[np.int64]:
-    """Return how many pixels (K,) of each of so many classes there are; others are not counted."""
+    """Return the number of pixels (K,) of each of `count` classes; other ids are not counted."""
     return np.bincount(classes.reshape(-1), minlength=IGNORED + 1)[:count]

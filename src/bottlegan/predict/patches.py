@@ -1,4 +1,4 @@
-"""Slides by a network for patches: each patch of tissue gets a class, and so becomes one pixel of a map."""
+"""Classifying the patches of a slide: each patch of tissue gets a class and becomes one pixel of a map."""
 
 import time
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ from bottlegan.slides.stream import stream_pyramid
 from bottlegan.slides.tissue import mask_tissue, read_overview
 
 ENOUGH = 0.1
-"""Share of a patch that must be tissue; others have no class."""
+"""Least share of tissue for a patch to get a class."""
 TILE = Size(256, 256)
 BATCH = 16
-"""Patches that the network sees at once: a deep one spends more time on calls than on one small patch."""
+"""Patches per call of the network: for a single small patch, a deep network spends most time on overhead."""
 
 
 def predict_patches(
@@ -37,11 +37,11 @@ def predict_patches(
     choice: SlideChoice | None = None,
     progress: Progress | None = None,
 ) -> SlidePrediction:
-    """Write the classes of all patches of tissue of the slide `source` to the pyramid `target`, one pixel each.
+    """Write the classes of all tissue patches of the slide `source` to the pyramid `target`, one pixel each.
 
-    Patches are as large as the crops that the network was trained on. Arguments are those of `predict_slide`.
+    Patches have the size of the crops that the network was trained on. The arguments are those of `predict_slide`.
     """
-    choice, start, side = choice or SlideChoice(), time.perf_counter(), predictor.said.crop
+    choice, start, side = choice or SlideChoice(), time.perf_counter(), predictor.document.crop
     broken: list[Broken] = []
     with open_view(predictor, source, target, choice.level) as view:
         fitted, note = fit_to(predictor, view.slide, make_map)
@@ -71,10 +71,10 @@ def predict_patches(
 
 
 def find_patches(view: View, grid: Grid) -> list[int]:
-    """Return the places of those patches that show tissue; those that the slide's edge cuts off do not count."""
+    """Return the indices of the patches that show tissue, without patches that the slide's edge cuts."""
     overview, pixel, _ = read_overview(view.slide)
     tissue = mask_tissue(overview)
-    side = grid.tile.width * view.downsample / pixel  # of a patch, in pixels of the overview
+    side = grid.tile.width * view.downsample / pixel  # side of a patch in pixels of the overview
     chosen = []
     for place in range(len(grid)):
         row, column = divmod(place, grid.columns)
@@ -94,7 +94,7 @@ def write_patches(
     shares: NDArray[np.float32],
     names: Sequence[str],
 ) -> None:
-    """Write where each patch is, in pixels of the slide's finest level, its class and their probabilities."""
+    """Write the position of each patch, in pixels of the slide's finest level, its class and the probabilities."""
     step, rows = view.downsample, []
     for place in chosen:
         patch = grid[place]

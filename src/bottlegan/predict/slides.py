@@ -1,6 +1,6 @@
-"""Whole slides: read, predicted and written tile by tile, in memory that does not grow with the slide.
+"""Predicting whole slides: read, predicted and written tile by tile, in memory that does not grow with the slide.
 
-A slide becomes maps, pyramids without loss beside which everything else is small: outlines as GeoJSON, a table as CSV.
+A slide becomes maps, which are lossless pyramids, outlines as GeoJSON, and a table as CSV.
 """
 
 import time
@@ -31,42 +31,42 @@ from bottlegan.slides.writer import check_target
 
 TILE = Size(1024, 1024)
 SAMPLES, SAMPLE = 16, 256
-"""Tiles of tissue that the statistics of layers are taken from, and their side."""
+"""Number of tissue tiles for the statistics of layers, and their side in pixels."""
 MOST_OUTLINED = 2**24
-"""Pixels of the map that outlines are drawn from: finer ones are taken at every second, fourth, ... pixel."""
+"""Most pixels of the map that outlines are drawn from. Of larger maps, every second, fourth, ... pixel is used."""
 MILLION = 1e6
 
 
 @dataclass(frozen=True)
 class SlideChoice:
-    """What to read of slides, and what to write."""
+    """Which level of slides to read, and what to write."""
 
     level: int | None = None
-    """Which level to read as it is, whatever its resolution."""
+    """Level to read without scaling, whatever its resolution."""
     probabilities: bool = False
-    """Whether to write a map of each class's probability but the first's."""
+    """Whether to write a map of the probability of each class except the first."""
     threads: int | None = None
     tile: Size = TILE
 
     def list_files(self, target: Path, predictor: Predictor) -> list[Path]:
-        """Return the maps to write: that of classes, and those of probabilities."""
+        """Return the maps to write: of classes, and of probabilities."""
         return [target, *(name_maps(target, predictor.task.classes[1:]) if self.probabilities else [])]
 
 
 @dataclass(frozen=True)
 class SlidePrediction:
-    """What became of a slide."""
+    """The result for a slide."""
 
     files: list[Path]
     megapixels: float
-    """At the resolution that it was read at."""
+    """Size at the resolution at which it was read."""
     seconds: float
     counts: Mapping[str, int]
-    """Pixels of each class, or patches."""
+    """Number of pixels, or patches, of each class."""
     note: Mapping[str, Json]
-    """What is known of the map of its colors."""
+    """Note about the map of its colors."""
     broken: list[Broken] = field(default_factory=list)
-    """What could not be read, and was taken for glass."""
+    """Parts that could not be read, and were treated as glass."""
 
 
 def predict_slide(
@@ -78,15 +78,15 @@ def predict_slide(
     choice: SlideChoice | None = None,
     progress: Progress | None = None,
 ) -> SlidePrediction:
-    """Write the classes of all pixels of the slide `source` to the pyramid `target`, and beside it what follows.
+    """Write the classes of all pixels of the slide `source` to the pyramid `target`, with outlines and areas beside it.
 
     Args:
-        predictor: Of segmentation.
+        predictor: A predictor for segmentation.
         source: A slide, or a large image.
-        target: Ends in .tiff; outlines and areas get its name with another ending.
+        target: Ends in .tiff. Outlines and areas get the same name with another ending.
         make_map: Finds the map of the slide's colors; by default it is the predictor's.
-        choice: What to read and to write.
-        progress: Where to report.
+        choice: What to read and write.
+        progress: Receives progress.
     """
     choice, start = choice or SlideChoice(), time.perf_counter()
     with open_view(predictor, source, target, choice.level) as view:
@@ -94,9 +94,9 @@ def predict_slide(
         tissue = sample_tissue(view.slide, SAMPLES, SAMPLE, downsample=view.downsample)
         files, local = choice.list_files(target, predictor), fitted.make_local(tissue)
         painter = Painter(view, local, choice.tile, len(files))
-        said: dict[str, Json] = {"map": dict(note), "overlap": local.reach}
+        map_note: dict[str, Json] = {"map": dict(note), "overlap": local.reach}
         with (
-            writing_maps(files, view.size, choice.tile, view.mpp, predictor=predictor, note=said) as maps,
+            writing_maps(files, view.size, choice.tile, view.mpp, predictor=predictor, note=map_note) as maps,
             one_thread(),
         ):
             stream_pyramid(painter.paint, maps, choice.threads, progress, source.name)
@@ -110,22 +110,22 @@ def predict_slide(
 
 
 class Painter:
-    """Predicts tiles, in any thread and order, and counts what it sees."""
+    """Predicts tiles, in any thread and order, and counts classes."""
 
     def __init__(self, view: View, local: LocalPredictor, tile: Size, maps: int) -> None:
-        """Lay a grid over a slide, for so many maps."""
+        """Lay a grid over a slide, for `maps` maps."""
         self.view, self.local, self.grid, self.maps = view, local, Grid(view.whole, tile), maps
         self.factor = 1
         while view.size.width * view.size.height > MOST_OUTLINED * self.factor**2:
             self.factor *= 2
         self.small = np.zeros((-(-view.size.height // self.factor), -(-view.size.width // self.factor)), np.uint8)
-        """The classes at every so-manieth pixel."""
+        """The classes at every `stride`-th pixel."""
         self.counts = np.zeros(local.whole.task.count, np.int64)
         self.broken: list[Broken] = []
         self._lock = Lock()
 
     def paint(self, places: range) -> list[Pixels]:
-        """Return tiles (H, W, maps) by their places in the grid."""
+        """Return tiles (H, W, maps) by their indices in the grid."""
         return [self._paint(self.grid[place]) for place in places]
 
     def _paint(self, tile: Region) -> Pixels:
@@ -141,7 +141,7 @@ class Painter:
 
 
 def predict_region(view: View, local: LocalPredictor, region: Region) -> tuple[NDArray[np.float32], list[Broken]]:
-    """Return the probabilities (K, H, W) of a region, in pixels of the network, and what of it could not be read."""
+    """Return the probabilities (K, H, W) of a region, in pixels of the network, and its unreadable parts."""
     reach = local.reach
     shown = region.shift(-reach, -reach, region.width + 2 * reach, region.height + 2 * reach).overlap(view.whole)
     levels, broken = view.read(shown)
@@ -150,7 +150,7 @@ def predict_region(view: View, local: LocalPredictor, region: Region) -> tuple[N
 
 @contextmanager
 def open_view(predictor: Predictor, source: Path, target: Path, level: int | None) -> Iterator[View]:
-    """Open a slide at a network's resolution, once it is known that its maps can be written."""
+    """Open a slide at a network's resolution, after checking that its maps can be written."""
     check_target(target, "tiff")
     check_apart([target], [source])
     with open_slide(source) as slide:
@@ -158,7 +158,7 @@ def open_view(predictor: Predictor, source: Path, target: Path, level: int | Non
 
 
 def fit_to(predictor: Predictor, slide: Slide, make_map: MakeMap | None) -> tuple[Predictor, Mapping[str, Json]]:
-    """Return the predictor with the map of a slide's colors, and what is known of that."""
+    """Return the predictor with the map of a slide's colors, and the note about that map."""
     if not predictor.normalizes:
         return predictor, {}
     if make_map is None:
@@ -169,7 +169,7 @@ def fit_to(predictor: Predictor, slide: Slide, make_map: MakeMap | None) -> tupl
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch from starting threads of its own: tiles are predicted side by side already."""
+    """Keep torch from starting its own threads, because tiles are already predicted in parallel."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

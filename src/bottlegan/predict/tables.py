@@ -1,4 +1,4 @@
-"""What was found, as tables: areas of classes, or scores of patches."""
+"""Results as tables: areas of classes, or scores of patches."""
 
 import csv
 import io
@@ -12,17 +12,17 @@ SQUARE_MILLIMETER = 1e6  # square micrometers
 
 
 def write_areas(path: Path, counts: Mapping[str, Mapping[str, int]], mpp: tuple[float, float] | None) -> None:
-    """Write how much of each image or slide is of which class.
+    """Write the area of each class in each image or slide.
 
     Args:
         path: A file that ends in .csv.
-        counts: Pixels of each class, by the name of the image.
-        mpp: Micrometers a pixel, across and down, where they are known; else there are no square millimeters.
+        counts: Number of pixels of each class, by the name of the image.
+        mpp: Micrometers per pixel, across and down. If unknown, the table has no square millimeters.
     """
     rows: list[list[Cell]] = []
-    for image, found in counts.items():
-        total = max(1, sum(found.values()))
-        for name, pixels in found.items():
+    for image, pixels_by_class in counts.items():
+        total = max(1, sum(pixels_by_class.values()))
+        for name, pixels in pixels_by_class.items():
             area: Cell = "" if mpp is None else round(pixels * mpp[0] * mpp[1] / SQUARE_MILLIMETER, 6)
             rows.append([image, name, pixels, area, round(pixels / total, 6)])
     write_table(path, ["image", "class", "pixels", "mm2", "share"], rows)
@@ -34,13 +34,13 @@ def write_scores(
     rows: Iterable[tuple[Sequence[Cell], Sequence[float]]],
     heads: Sequence[str] = ("image",),
 ) -> None:
-    """Write which class each image or patch is of, and the probabilities of all.
+    """Write the class of each image or patch, and the probabilities of all classes.
 
     Args:
         path: A file that ends in .csv.
-        names: Of the classes.
-        rows: What names an image or patch, and the probabilities of its classes.
-        heads: What that is called.
+        names: Names of the classes.
+        rows: The cells that identify an image or patch, and the probabilities of its classes.
+        heads: Headings of the identifying cells.
     """
     lines = [
         [*key, names[max(range(len(names)), key=shares.__getitem__)], *(round(share, 6) for share in shares)]

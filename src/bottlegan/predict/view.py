@@ -1,4 +1,4 @@
-"""A slide as a network sees it: at the resolution that the network was trained at, whatever levels the slide has."""
+"""A slide at the resolution that a network was trained at, whatever levels the slide has."""
 
 from dataclasses import dataclass
 
@@ -12,40 +12,40 @@ from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_
 from bottlegan.slides.tissue import choose_level
 
 CLOSE = 0.01
-"""How far off, as a share, the resolution of a level may be to be read as it is."""
+"""Relative difference in resolution up to which a level is read without scaling."""
 FINER = 4.0
-"""How many times finer than the slide a network may want it: beyond, there is nothing to see."""
+"""How many times finer than the slide's the network's resolution may be."""
 BORDER = 4
-"""Pixels of a level that are read beyond a region's edge, for the filter."""
+"""Pixels of a level to read beyond a region's edge, for the filter."""
 
 
 @dataclass(frozen=True)
 class View:
-    """A slide, and how its pixels become those of the network."""
+    """A slide, and how its pixels are converted to those of the network."""
 
     slide: Slide
     level: int
     scale: float
-    """Pixels of the level for one of the network, along a side."""
+    """Pixels of the level per pixel of the network, along a side."""
     downsample: float
-    """Pixels of the finest level for one of the network."""
+    """Pixels of the finest level per pixel of the network."""
     size: Size
-    """Of the whole slide in pixels of the network."""
+    """Size of the whole slide in pixels of the network."""
 
     @property
     def whole(self) -> Region:
-        """All of the slide, in pixels of the network."""
+        """The whole slide, in pixels of the network."""
         return Region(0, 0, 0, *self.size)
 
     @property
     def mpp(self) -> tuple[float, float] | None:
-        """Micrometers of a pixel of the network, across and down, if the slide says so."""
+        """Micrometers per pixel of the network, across and down, if the slide states its resolution."""
         if self.slide.mpp is None:
             return None
         return self.slide.mpp[0] * self.downsample, self.slide.mpp[1] * self.downsample
 
     def read(self, region: Region) -> tuple[Pixels, list[Broken]]:
-        """Return a region (H, W, 3), given in pixels of the network, and what of it is white as it cannot be read."""
+        """Return a region (H, W, 3) in pixels of the network, and its unreadable parts, which are white."""
         if self.scale == 1:
             return read_all_but_broken(self.slide, Region(self.level, region.x, region.y, region.width, region.height))
         box = [edge * self.scale for edge in (region.x, region.y, region.x + region.width, region.y + region.height)]
@@ -60,23 +60,23 @@ class View:
 
 
 def look_at(slide: Slide, micrometers: float | None, level: int | None) -> View:
-    """Return a slide at a network's resolution, or one of its levels as it is."""
+    """Return a view of a slide at a network's resolution, or of one of its levels without scaling."""
     if level is not None:
         if not 0 <= level < len(slide.levels):
             raise InputError(f"{slide.path}: has no level {level}; its levels are 0 to {len(slide.levels) - 1}")
         return View(slide, level, 1.0, measure_downsample(slide, level), slide.levels[level])
     if micrometers is None:
         raise InputError(
-            f"{slide.path}: at which resolution to read it is not known, as the network does not say which one it was "
+            f"{slide.path}: the resolution to read is unknown, because the network does not state which one it was "
             "trained at; give the level to read with --level"
         )
     if slide.mpp is None:
-        raise InputError(f"{slide.path}: does not say how large its pixels are; give the level to read with --level")
+        raise InputError(f"{slide.path}: does not state the size of its pixels; give the level to read with --level")
     downsample = micrometers / (sum(slide.mpp) / 2)
     if downsample < 1 / FINER:
         raise InputError(
             f"{slide.path}: has pixels of {sum(slide.mpp) / 2:.3g} um, and the network was trained at {micrometers:g} "
-            "um; give a slide that was scanned finer"
+            "um; give a slide with a finer scan"
         )
     chosen = choose_level(slide, downsample * (1 + CLOSE))
     step = measure_downsample(slide, chosen)

@@ -1,1 +1,1 @@
-"""Pixels from and to files."""
+"""Reading and writing the pixels of slides."""

@@ -1,7 +1,7 @@
-"""A BigTIFF file of tiled pages, whose tiles are already compressed and may come in any order.
+"""A BigTIFF file of tiled pages. Its tiles are already compressed and may come in any order.
 
-That is what writing a pyramid in one pass needs: tiles of all levels are appended as they are made, and the pages,
-which say where each tile is, follow at the end. Libraries write page after page, and would have to keep the rest.
+Writing a pyramid in one pass needs this: tiles of all levels are appended as they are made, and the pages, which list
+the position of each tile, follow at the end. Libraries write page after page, and would have to keep the rest.
 """
 
 import struct
@@ -17,7 +17,7 @@ from bottlegan.slides.grid import Grid
 
 TEXT, SHORT, LONG, RATIO, LONG8 = 2, 3, 4, 5, 16  # types of fields
 FORMS = {SHORT: "H", LONG: "I", LONG8: "Q"}
-OFFSET = 8  # bytes of a field that fit into its entry
+OFFSET = 8  # most bytes of a field that fit into its entry
 
 SUBFILE, WIDTH, HEIGHT, BITS, COMPRESSION, COLORS, DESCRIPTION = 254, 256, 257, 258, 259, 262, 270
 SAMPLES, ACROSS, DOWN, PLANAR, UNIT, SOFTWARE = 277, 282, 283, 284, 296, 305
@@ -27,14 +27,14 @@ JPEG, DEFLATE, GRAY, PALETTE, YCBCR, REDUCED, CENTIMETER = 7, 8, 1, 3, 6, 1, 3  
 CENTIMETERS = 1e4  # micrometers in one
 
 PixelKind = Literal["color", "classes", "gray"]
-"""What a tile holds: JPEG, or deflated bytes that are ids of colors, or levels of gray."""
+"""Content of a tile: JPEG, or deflated bytes that are class ids or gray levels."""
 Field = tuple[int, int, bytes]
 """The number of a field, its type, and its values."""
 
 
 @dataclass
 class Page:
-    """One level: its grid, where its tiles are, and what is said of it."""
+    """One level: its grid, the positions of its tiles, and its description."""
 
     grid: Grid
     mpp: tuple[float, float] | None
@@ -42,35 +42,35 @@ class Page:
     subsampling: tuple[int, int] = (1, 1)
     pixels: PixelKind = "color"
     palette: Sequence[Sequence[int]] = ()
-    """Of classes: the red, green and blue of each of 256 ids, 0 to 255."""
+    """For classes: the red, green and blue of each of 256 ids, 0 to 255."""
     offsets: "array[int]" = field(init=False)
     lengths: "array[int]" = field(init=False)
 
     def __post_init__(self) -> None:
-        """Begin without tiles."""
+        """Start without tiles."""
         self.offsets, self.lengths = (array("Q", bytes(8 * len(self.grid))) for _ in range(2))
 
 
 class BigTiff:
-    """A file that is being written: tiles are appended, and `finish` makes a TIFF of it."""
+    """A file that is being written: tiles are appended, and `finish` turns it into a TIFF."""
 
     def __init__(self, path: Path, name: Path) -> None:
-        """Begin a file at `path`; errors call it by the name that it will have."""
+        """Create a file at `path`; errors call it `name`, which it will have later."""
         self.name, self._file, self._end = name, _open(path, name), 0
         self._append(struct.pack("<2sHHHQ", b"II", 43, 8, 0, 0))
 
     def add(self, page: Page, index: int, data: bytes) -> int:
-        """Append the data of a tile, and return where it is."""
+        """Append the data of a tile, and return its offset."""
         offset = self._append(data)
         self.link(page, index, offset, len(data))
         return offset
 
     def link(self, page: Page, index: int, offset: int, length: int) -> None:
-        """Say where the data of a tile is; several tiles may share theirs."""
+        """Record where the data of a tile is; several tiles may share the same data."""
         page.offsets[index], page.lengths[index] = offset, length
 
     def finish(self, pages: Sequence[Page], nested: bool) -> None:
-        """Write the pages: in a row, or all but the first as children of the first."""
+        """Write the pages in sequence or, if `nested`, all others as children of the first."""
         children = [self._write_page(page, k + 1, 0) for k, page in enumerate(pages[1:])] if nested else []
         following = 0
         for k, page in reversed(list(enumerate(pages[:1] if nested else pages))):
@@ -86,11 +86,11 @@ class BigTiff:
         """Close the file, finished or not."""
         try:
             self._file.close()
-        except OSError as error:  # what was not written yet may not fit any more
+        except OSError as error:  # buffered data may no longer fit
             raise self._translate(error) from None
 
     def _write_page(self, page: Page, level: int, following: int, children: Sequence[int] = ()) -> int:
-        """Write the values of a page's fields and then the page, and return where that is."""
+        """Write the values of a page's fields and then the page, and return its offset."""
         entries = []
         for number, kind, values in sorted(list_fields(page, level, children)):
             count = len(values) // (8 if kind == RATIO else struct.calcsize(FORMS.get(kind, "B")))
@@ -145,7 +145,7 @@ def list_fields(page: Page, level: int, children: Sequence[int]) -> list[Field]:
 
 
 def _list_samples(page: Page) -> list[Field]:
-    """Return the fields that say what the bytes of a tile are."""
+    """Return the fields that describe the bytes of a tile."""
     if page.pixels == "color":
         return [
             _whole(BITS, SHORT, 8, 8, 8),
@@ -157,7 +157,7 @@ def _list_samples(page: Page) -> list[Field]:
     fields = [_whole(BITS, SHORT, 8), _whole(COMPRESSION, SHORT, DEFLATE), _whole(SAMPLES, SHORT, 1)]
     if page.pixels == "gray":
         return [*fields, _whole(COLORS, SHORT, GRAY)]
-    # All reds, then all greens, then all blues, of 16 bits each.
+    # All reds, then all greens, then all blues, with 16 bits each.
     shades = [257 * color[channel] for channel in range(3) for color in page.palette]
     return [*fields, _whole(COLORS, SHORT, PALETTE), _whole(COLORMAP, SHORT, *shades)]
 
@@ -171,7 +171,7 @@ def _text(number: int, text: str) -> Field:
 
 
 def _ratio(number: int, value: float) -> Field:
-    ratio = Fraction(value).limit_denominator(1000)  # precise to a millionth of what scanners have, and within 32 bits
+    ratio = Fraction(value).limit_denominator(1000)  # fits into 32 bits; precise to a millionth for scanners' values
     return number, RATIO, struct.pack("<II", ratio.numerator, ratio.denominator)
 
 

@@ -1,8 +1,8 @@
-"""Pyramids as DICOM whole slides: a folder with a file for each level, whose frames are the JPEG tiles as they are.
+"""Pyramids as DICOM whole slides: a folder with one file per level, whose frames are the unchanged JPEG tiles.
 
-Nothing is decoded, so pixels are those of the TIFF to the last bit, and the same TIFF gives the same bytes. DICOM wants
-to know more than a TIFF says. What may be empty is empty, the patient above all; what may not be says that it is not
-known, or is a stand-in that the comment beside it explains.
+Nothing is decoded, so the pixels equal those of the TIFF to the last bit, and the same TIFF gives the same bytes. DICOM
+requires more information than a TIFF has. Attributes that may be empty are empty, above all the patient. The others say
+"unknown", or hold a placeholder that a comment beside them explains.
 """
 
 import hashlib
@@ -29,22 +29,22 @@ if TYPE_CHECKING:
 NAME = "bottlegan"
 UNKNOWN = "unknown"
 DATE, TIME = "19700101", "000000"
-"""Stands in for dates that DICOM wants and that we do not know; the files say that dates were removed."""
+"""Placeholders for dates that DICOM requires but that are unknown. The files say that dates were removed."""
 DEPTH = 1.0
-"""Micrometers in focus: DICOM wants it to be more than 0, and no TIFF says."""
+"""Depth of focus in micrometers. DICOM requires more than 0, and no TIFF states it."""
 LONGEST = 10240
-"""Characters that a comment may have."""
+"""Most characters of a comment."""
 LAST_OFFSET = 2**32 - 1
-"""Bytes into the pixels of a file that DICOM's basic table can name."""
+"""Largest byte offset that DICOM's basic offset table can hold."""
 
 ITEM, DELIMITER, PIXELS = (0xFFFE, 0xE000), (0xFFFE, 0xE0DD), (0x7FE0, 0x0010)  # tags
 HEAD = 8  # bytes of an item before its data: tag and length
-OPEN = 0xFFFFFFFF  # the length of what ends with a delimiter
+OPEN = 0xFFFFFFFF  # the length of items that end with a delimiter
 
 
 @dataclass(frozen=True)
 class Level:
-    """A level of a pyramid, and where its tiles are."""
+    """A level of a pyramid, and the positions of its tiles."""
 
     index: int
     size: Size
@@ -55,7 +55,7 @@ class Level:
 
 @dataclass(frozen=True)
 class Pyramid:
-    """A pyramid in a TIFF of ours."""
+    """A pyramid in a TIFF that BottleGAN wrote."""
 
     path: Path
     levels: Sequence[Level]
@@ -65,15 +65,15 @@ class Pyramid:
     """The hash of the whole file."""
 
     def make_uid(self, role: str) -> str:
-        """Return what identifies a part of this pyramid everywhere, the same each time."""
+        """Return a globally unique id of a part of this pyramid. It is the same each time."""
         return f"2.25.{uuid.uuid5(uuid.NAMESPACE_OID, f'{NAME} {version(NAME)} {self.digest} {role}').int}"
 
 
 def convert_to_dicom(source: Path, folder: Path) -> None:
-    """Write the pyramid `source`, a flat TIFF as `writing_pyramid` makes it, to a new folder, whole or not at all.
+    """Write the pyramid `source`, a flat TIFF from `writing_pyramid`, to a new folder, whole or not at all.
 
-    The description of the TIFF becomes the image comments. The colors are said to be sRGB, as which a TIFF without a
-    profile is shown. Tiles of glass, which the TIFF has once, are repeated: DICOM has no way to share them.
+    The description of the TIFF becomes the image comments. The colors are declared as sRGB, because viewers show a TIFF
+    without a profile that way. Tiles of glass, which the TIFF stores once, are repeated: DICOM cannot share them.
     """
     pyramid = read_pyramid(source)
     check_folder(folder)
@@ -83,16 +83,16 @@ def convert_to_dicom(source: Path, folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a place that cannot become DICOM files, before any work is done for it."""
+    """Refuse a folder that cannot be written, before any work is done."""
     _import_pydicom()
     if os.path.lexists(folder):
-        raise InputError(f"{folder}: is there already; name a new folder for the DICOM files, or remove this one")
+        raise InputError(f"{folder}: exists already; name a new folder for the DICOM files, or remove this one")
     if not folder.parent.is_dir():
         raise MissingError(f"{folder.parent}: there is no such folder to write {folder.name} to; create it first")
 
 
 def read_pyramid(path: Path) -> Pyramid:
-    """Return where the tiles of a pyramid are and what it says of itself; refuse what is not one of ours."""
+    """Return the tiles and the description of a pyramid; refuse files that BottleGAN did not write."""
     tifffile = import_tifffile()
     try:
         with path.open("rb") as data:
@@ -107,17 +107,15 @@ def read_pyramid(path: Path) -> Pyramid:
         raise ImageError(f"{path}: is truncated or damaged ({error}); make it again") from None
     sizes = [level.size for level in levels]
     if len(levels) != len(pages) or sizes != halve_sizes(sizes[0], levels[0].tile):
-        raise ImageError(
-            f"{path}: is not a flat pyramid of JPEG tiles as bottlegan writes it; write it as TIFF, not OME"
-        )
+        raise ImageError(f"{path}: is not a flat pyramid of JPEG tiles written by bottlegan; write it as TIFF, not OME")
     if mpp is None:
-        raise InputError(f"{path}: DICOM needs the size of a pixel, which this TIFF does not say; give one that does")
+        raise InputError(f"{path}: DICOM needs the size of a pixel, which this TIFF lacks; give one that has it")
     return Pyramid(path, levels, mpp, description, digest)
 
 
 def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
-    """Return all that DICOM says of a level, but its pixels."""
-    # All in mm. Halving is exact, though sizes are rounded up: so is the spacing.
+    """Return all DICOM attributes of a level except its pixels."""
+    # All in mm. The spacing doubles exactly at each level, although sizes are rounded up.
     spacing = [mpp * 2**level.index / 1000 for mpp in pyramid.mpp]
     width, height = (mpp * side / 1000 for mpp, side in zip(pyramid.mpp, pyramid.levels[0].size, strict=True))
     kind = ["DERIVED", "PRIMARY", "VOLUME", "RESAMPLED" if level.index else "NONE"]
@@ -138,7 +136,7 @@ def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
         AcquisitionDateTime=DATE + TIME,
         ContentDate=DATE,
         ContentTime=TIME,
-        # the series, and what made it
+        # the series and its device
         Modality="SM",
         SeriesInstanceUID=pyramid.make_uid("series"),
         SeriesNumber=1,
@@ -161,7 +159,7 @@ def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
                 SpecimenPreparationSequence=[],
             )
         ],
-        # where on the glass: not known, so in its corner, upright as slides are shown
+        # the position on the glass is unknown: the corner, upright as slides are shown
         FrameOfReferenceUID=pyramid.make_uid("frame of reference"),
         PositionReferenceIndicator="SLIDE_CORNER",
         ImageOrientationSlide=[0, -1, 0, -1, 0, 0],
@@ -175,7 +173,7 @@ def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
         ImagedVolumeWidth=width,
         ImagedVolumeHeight=height,
         ImagedVolumeDepth=DEPTH,
-        # how it was seen
+        # the optical path
         FocusMethod="AUTO",
         ExtendedDepthOfField="NO",
         NumberOfOpticalPaths=1,
@@ -217,7 +215,7 @@ def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
         Rows=level.tile.height,
         NumberOfFrames=len(level.lengths),
         SamplesPerPixel=3,
-        PhotometricInterpretation="YBR_FULL_422",  # what DICOM calls all JPEG here, with whole chroma too
+        PhotometricInterpretation="YBR_FULL_422",  # DICOM's name for any JPEG here, also for 4:4:4
         PlanarConfiguration=0,
         BitsAllocated=8,
         BitsStored=8,
@@ -230,7 +228,7 @@ def describe_level(pyramid: Pyramid, level: Level) -> "Dataset":
 
 
 def make_profile() -> bytes:
-    """Return the color profile of sRGB, with our date instead of today's."""
+    """Return the color profile of sRGB, with a fixed date instead of today's."""
     from PIL import ImageCms  # noqa: PLC0415 - only asked for when there is DICOM to write
 
     profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
@@ -238,7 +236,7 @@ def make_profile() -> bytes:
 
 
 def _write_level(path: Path, pyramid: Pyramid, level: Level) -> None:
-    """Write a file: what is said of a level by pydicom, then its frames as they come, for they may exceed memory."""
+    """Write a file: first the attributes of a level, by pydicom, then its frames one by one, to save memory."""
     from pydicom.dataset import FileMetaDataset  # noqa: PLC0415 - optional, so only asked for when there is DICOM
     from pydicom.uid import JPEGBaseline8Bit  # noqa: PLC0415 - the same
 
@@ -253,10 +251,10 @@ def _write_level(path: Path, pyramid: Pyramid, level: Level) -> None:
     else:
         dataset.ExtendedOffsetTable = struct.pack(f"<{len(offsets)}Q", *offsets)
         dataset.ExtendedOffsetTableLengths = struct.pack(f"<{len(padded)}Q", *padded)
-    said = BytesIO()  # because pydicom would hide what is wrong with a disk
-    dataset.save_as(said, enforce_file_format=True)
+    header = BytesIO()  # because pydicom hides errors of the disk
+    dataset.save_as(header, enforce_file_format=True)
     with path.open("wb", buffering=2**20) as file:
-        file.write(said.getvalue())
+        file.write(header.getvalue())
         file.write(struct.pack("<HH2sHI", *PIXELS, b"OB", 0, OPEN))
         file.write(struct.pack("<HHI", *ITEM, len(table)) + table)
         for data in _read_tiles(pyramid.path, level):
@@ -265,21 +263,21 @@ def _write_level(path: Path, pyramid: Pyramid, level: Level) -> None:
 
 
 def _read_tiles(path: Path, level: Level) -> Iterator[bytes]:
-    # Errors are told apart here: those of writing belong to the folder, these to the TIFF.
+    # Reading errors are reported for the TIFF; writing errors belong to the folder.
     try:
         with path.open("rb") as file:
             for offset, length in zip(level.offsets, level.lengths, strict=True):
                 file.seek(offset)
                 data = file.read(length)
                 if len(data) != length:
-                    raise ImageError(f"{path}: is truncated, level {level.index} lacks tiles; make it again")
+                    raise ImageError(f"{path}: is truncated: level {level.index} lacks tiles; make it again")
                 yield data
     except OSError as error:
         raise ImageError(f"{path}: cannot be read ({error.strerror}); make it again") from None
 
 
 def _is_direct(page: Any) -> bool:
-    """Return whether a page's tiles are all there, and are JPEG of their own, without tables that they share."""
+    """Return whether all tiles of a page exist and are complete JPEGs without shared tables."""
     form = (page.compression, page.photometric, page.bitspersample, page.samplesperpixel, page.planarconfig)
     return bool(page.is_tiled and form == (JPEG, YCBCR, 8, 3, 1) and not page.jpegtables and all(page.databytecounts))
 
@@ -290,7 +288,7 @@ def _find_tiles(index: int, page: Any) -> Level:
 
 
 def _find_mpp(page: Any) -> tuple[float, float] | None:
-    """Return the micrometers a pixel across and down, if the page says."""
+    """Return the micrometers per pixel, across and down, if the page states them."""
     tags = page.tags
     if "XResolution" not in tags or page.resolutionunit != CENTIMETER:
         return None

@@ -1,6 +1,6 @@
-"""Where pixels are: regions of a level of a slide, and grids of tiles over them.
+"""Positions of pixels: regions of a level of a slide, and grids of tiles over them.
 
-Every coordinate is in pixels of the level that is named beside it, never of another: no rounding on the way.
+Every coordinate is in pixels of the level that is named beside it, never of another level. So nothing is rounded.
 """
 
 from collections.abc import Iterator
@@ -28,25 +28,25 @@ class Region:
     height: int
 
     def shift(self, x: int, y: int, width: int, height: int) -> "Region":
-        """Return the rectangle of this size whose corner is `x` and `y` right of and below ours."""
+        """Return the rectangle of this size whose corner lies `x` to the right of and `y` below this one's."""
         return Region(self.level, self.x + x, self.y + y, width, height)
 
     def overlap(self, other: "Region") -> "Region":
-        """Return what is in both; its width or height is 0 if nothing is."""
+        """Return the intersection; its width or height is 0 if it is empty."""
         left, top = max(self.x, other.x), max(self.y, other.y)
         right = min(self.x + self.width, other.x + other.width)
         bottom = min(self.y + self.height, other.y + other.height)
         return Region(self.level, left, top, max(0, right - left), max(0, bottom - top))
 
     def within(self, outer: "Region") -> tuple[slice, slice]:
-        """Return the rows and columns of this region in an array that shows `outer`."""
+        """Return the rows and columns of this region in an array of `outer`."""
         left, top = self.x - outer.x, self.y - outer.y
         return slice(top, top + self.height), slice(left, left + self.width)
 
 
 @dataclass(frozen=True)
 class Grid:
-    """Tiles that cover each pixel of a region exactly once; those at its right and lower edge may be smaller."""
+    """Tiles that cover each pixel of a region exactly once. Tiles at the right and lower edge may be smaller."""
 
     region: Region
     tile: Size
@@ -70,7 +70,7 @@ class Grid:
         return (self[index] for index in range(len(self)))
 
     def __getitem__(self, index: int) -> Region:
-        """Return a tile by its place in reading order."""
+        """Return a tile by its index in reading order."""
         if not 0 <= index < len(self):
             raise IndexError(f"tile {index} of {len(self)}")
         row, column = divmod(index, self.columns)
@@ -79,7 +79,7 @@ class Grid:
         return self.region.shift(x, y, width, height)
 
     def touching(self, region: Region) -> list[int]:
-        """Return the places of the tiles that share a pixel with a region."""
+        """Return the indices of the tiles that overlap a region."""
         x, y, (width, height) = region.x - self.region.x, region.y - self.region.y, self.tile
         right, bottom = min(x + region.width, self.region.width), min(y + region.height, self.region.height)
         if right <= x or bottom <= y:
@@ -90,7 +90,7 @@ class Grid:
 
 
 def halve_sizes(size: Size, tile: Size) -> list[Size]:
-    """Return the sizes of a pyramid, each half of the one before and rounded up, down to the first that is one tile."""
+    """Return the sizes of a pyramid. Each is half of the one before, rounded up, until a level fits into one tile."""
     sizes = [size]
     while sizes[-1].width > tile.width or sizes[-1].height > tile.height:
         sizes.append(Size(-(-sizes[-1].width // 2), -(-sizes[-1].height // 2)))
@@ -98,7 +98,7 @@ def halve_sizes(size: Size, tile: Size) -> list[Size]:
 
 
 def parse_region(text: str, level: int) -> Region:
-    """Return the region that is written as X,Y,WIDTH,HEIGHT."""
+    """Return the region written as X,Y,WIDTH,HEIGHT."""
     try:
         x, y, width, height = (int(part) for part in text.split(","))
     except ValueError:

@@ -1,6 +1,6 @@
-"""The loop that makes a level of a pyramid from the one below, compiled: it runs beside other Python threads.
+"""The compiled loop that makes a level of a pyramid from the one below. It runs in parallel with Python threads.
 
-A file of its own, as importing the compiler takes a while, and most commands never need it.
+It has its own file because importing the compiler takes a while, and most commands never need it.
 """
 
 import numpy as np
@@ -8,12 +8,12 @@ from numba import njit, types, uint8
 from numpy.typing import NDArray
 
 LEVELS = types.Array(uint8, 3, "C", readonly=True)
-"""(H, W, 3) that may be, but need not be, writable."""
+"""(H, W, 3), writable or not."""
 
 
 @njit(uint8[:, :, ::1](LEVELS), nogil=True, cache=True)
 def halve(levels: NDArray[np.uint8]) -> NDArray[np.uint8]:  # pragma: no cover
-    """Return levels (H, W, 3) at half the size, rounded up: means of 2 x 2 pixels, or of those that there are."""
+    """Return levels (H, W, 3) at half the size, rounded up: means of 2 x 2 pixels, or of fewer at the edges."""
     height, width = levels.shape[0], levels.shape[1]
     output = np.empty(((height + 1) // 2, (width + 1) // 2, 3), np.uint8)
     for y in range(output.shape[0]):

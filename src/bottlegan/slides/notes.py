@@ -1,4 +1,4 @@
-"""What a slide of ours says of how it was made: the JSON that its writer left in it."""
+"""The note in a slide that BottleGAN wrote: JSON on how the slide was made."""
 
 import json
 import re
@@ -14,7 +14,7 @@ Note = Mapping[str, Json]
 
 
 def read_note(path: Path) -> Note | None:
-    """Return the note of a TIFF, an OME-TIFF or a folder of DICOM files; nothing if it is not ours, or unreadable."""
+    """Return the note of a TIFF, an OME-TIFF or a folder of DICOM files; None if there is none, or it is unreadable."""
     text = _read_comments(path) if path.is_dir() or path.suffix.lower() == ".dcm" else _read_description(path)
     if text.startswith("<?xml"):
         described = re.search("<Description>(.*?)</Description>", text, re.DOTALL)

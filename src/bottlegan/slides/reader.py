@@ -1,7 +1,7 @@
-"""Slides, read level by level: through OpenSlide, past it where JPEG tiles of a TIFF can be decoded directly, or whole.
+"""Slides, read level by level: through OpenSlide, directly where a TIFF has JPEG tiles, or whole as an image.
 
-OpenSlide is optional, so it is imported where a slide is opened, and nowhere else in the package. It says what levels
-there are and how large pixels are, of every slide that it opens.
+OpenSlide is optional, so it is imported where a slide is opened, and nowhere else in the package. It provides the
+levels and the size of pixels of every slide that it opens.
 """
 
 import math
@@ -25,53 +25,53 @@ if TYPE_CHECKING:
     from openslide import OpenSlide
 
 SLIDES = frozenset({".bif", ".czi", ".dcm", ".mrxs", ".ndpi", ".scn", ".svs", ".svslide", ".vms", ".vmu"})
-"""Suffixes that only slides have; TIFF files must be looked into."""
+"""Suffixes that only slides have. TIFF files must be opened to find out."""
 TIFF = frozenset({".tif", ".tiff"})
 PLAIN_TIFF = frozenset({"aperio", "generic-tiff"})
-"""What OpenSlide calls the kinds of TIFF whose levels are pages of tiles, without gaps or overlaps."""
-WHOLE = 4096  # pixels a side up to which a TIFF of one level is an image like any other, and read whole
-LEAST_TILE, MOST_TILE = 64, 1024  # pixels a side of tiles that are read and written as they are in the file
-TILE = 512  # pixels a side of tiles, where the file's would not do
-MEASURED = (1e-3, 1e4)  # micrometers a pixel that are worth keeping; resolutions of 0 and infinity occur
+"""OpenSlide's names for the kinds of TIFF whose levels are pages of tiles, without gaps or overlaps."""
+WHOLE = 4096  # a TIFF with one level of at most this many pixels a side is an ordinary image, and read whole
+LEAST_TILE, MOST_TILE = 64, 1024  # range of the side, in pixels, of tiles that keep their size from the file
+TILE = 512  # side of tiles, in pixels, if the file's are outside that range
+MEASURED = (1e-3, 1e4)  # plausible range of micrometers per pixel; resolutions of 0 and infinity occur
 
 
 class UnknownFormatError(ImageError):
-    """OpenSlide does not know the format of a file."""
+    """OpenSlide does not recognize the format of a file."""
 
 
 class Slide(Protocol):
-    """What can be read from a slide. Several threads may read at once."""
+    """An open slide. Several threads may read at once."""
 
     path: Path
     levels: tuple[Size, ...]
     """The size of each level, the finest first."""
     mpp: tuple[float, float] | None
-    """Micrometers a pixel of the finest level, across and down, if the slide says so."""
+    """Micrometers per pixel of the finest level, across and down, if the slide states them."""
     icc: bytes | None
     """The color profile, if the slide has one."""
     kind: str
-    """Which format it is, and how its tiles are compressed, if that is known."""
+    """The format and, if known, the compression of the tiles."""
     direct: frozenset[int]
-    """The levels whose tiles are decoded past OpenSlide."""
+    """The levels whose tiles are decoded directly, without OpenSlide."""
 
     def tile(self, level: int) -> Size:
-        """Return the size of tiles that a level is best read in."""
+        """Return the best size of tiles for reading a level."""
         ...
 
     def read(self, region: Region) -> Pixels:
-        """Return a region (H, W, 3), uint8 RGB; white, the color of empty glass, where the slide has nothing."""
+        """Return a region (H, W, 3), uint8 RGB. Where the slide has no pixels it is white, like empty glass."""
         ...
 
 
 class Broken(NamedTuple):
-    """A part of a slide that cannot be read, and why."""
+    """A part of a slide that cannot be read, and the reason."""
 
     region: Region
     error: TileError
 
 
 def is_slide(path: Path) -> bool:
-    """Return whether a file is to be read as a slide, rather than whole; without OpenSlide no TIFF is."""
+    """Return whether to read a file as a slide rather than as an image. Without OpenSlide, no TIFF is a slide."""
     suffix = path.suffix.lower()
     if suffix in SLIDES:
         return True
@@ -85,13 +85,13 @@ def is_slide(path: Path) -> bool:
 
 
 def list_slides(folder: Path) -> list[Path]:
-    """Return the slides in a folder, by name; hidden files are passed over."""
-    return [each for each in list_files(folder) if is_slide(each)]
+    """Return the slides in a folder, by name, without hidden files."""
+    return [file for file in list_files(folder) if is_slide(file)]
 
 
 def list_files(folder: Path) -> list[Path]:
-    """Return the files in a folder, by name; hidden ones are passed over."""
-    return sorted(each for each in folder.iterdir() if each.is_file() and not each.name.startswith("."))
+    """Return the files in a folder, by name, without hidden ones."""
+    return sorted(path for path in folder.iterdir() if path.is_file() and not path.name.startswith("."))
 
 
 @contextmanager
@@ -118,13 +118,13 @@ def open_slide(path: Path) -> Iterator[Slide]:
 
 
 def measure_downsample(slide: Slide, level: int) -> float:
-    """Return how many pixels of the finest level are one of the given level, along a side."""
+    """Return how many pixels of the finest level, along a side, make one pixel of the level."""
     finest, size = slide.levels[0], slide.levels[level]
     return (finest.width / size.width + finest.height / size.height) / 2
 
 
 def read_all_but_broken(slide: Slide, region: Region) -> tuple[Pixels, list[Broken]]:
-    """Return a region with those of its tiles white that cannot be read, and which these are."""
+    """Return a region, and the parts of it that cannot be read, which are white."""
     try:
         return slide.read(region), []
     except TileError as error:
@@ -141,7 +141,7 @@ def read_all_but_broken(slide: Slide, region: Region) -> tuple[Pixels, list[Brok
 
 
 class PlainImage:
-    """An image as a slide of one level, which is held in memory."""
+    """An image as a slide of one level, held in memory."""
 
     def __init__(self, path: Path) -> None:
         """Read the image."""
@@ -153,7 +153,7 @@ class PlainImage:
         self.kind, self.direct = "image", frozenset[int]()
 
     def tile(self, level: int) -> Size:
-        """Return the size of tiles that it is best read in."""
+        """Return the best size of tiles for reading."""
         return Size(TILE, TILE)
 
     def read(self, region: Region) -> Pixels:
@@ -166,10 +166,10 @@ class PlainImage:
 
 
 class OpenedSlide:
-    """A slide that OpenSlide knows. JPEG tiles of a TIFF are decoded directly, all else by OpenSlide."""
+    """A slide that OpenSlide opens. JPEG tiles of a TIFF are decoded directly, everything else by OpenSlide."""
 
     def __init__(self, path: Path, openslide: Any) -> None:
-        """Open the slide, and look for tiles that can be decoded directly."""
+        """Open the slide, and find the tiles that can be decoded directly."""
         self.path, self._openslide, self._lock = path, openslide, Lock()
         self._slide: OpenSlide = self._openslide.OpenSlide(path)
         properties = self._slide.properties
@@ -191,7 +191,7 @@ class OpenedSlide:
         os.close(self._file)
 
     def tile(self, level: int) -> Size:
-        """Return the size of tiles that a level is best read in: that of its own, unless it is extreme."""
+        """Return the best size of tiles for reading a level: the size of its own tiles, unless that is extreme."""
         properties = self._slide.properties
         try:
             sides = [int(properties[f"openslide.level[{level}].tile-{side}"]) for side in ("width", "height")]
@@ -201,7 +201,7 @@ class OpenedSlide:
         return Size(*sides) if fits else Size(TILE, TILE)
 
     def read(self, region: Region) -> Pixels:
-        """Return a region (H, W, 3), uint8 RGB; white, the color of empty glass, where the slide has nothing."""
+        """Return a region (H, W, 3), uint8 RGB. Where the slide has no pixels it is white, like empty glass."""
         tiles = self._tiles.get(region.level)
         try:
             if tiles is not None and (touched := tiles.find(region)):
@@ -211,13 +211,13 @@ class OpenedSlide:
             raise TileError(f"{self.path}: is truncated or damaged: {error}; copy or export it again") from None
 
     def _read_through(self, region: Region) -> Pixels:
-        """Return a region as OpenSlide reads it."""
+        """Return a region, read by OpenSlide."""
         shared = self._slide
         try:
             return self._read_with(shared, region)
         except self._openslide.OpenSlideError:
-            # After one failure OpenSlide refuses everything, also what other threads ask for. So a fresh one takes its
-            # place, and another says whether it is this region that cannot be read.
+            # After one failure OpenSlide refuses every request, also from other threads. So a fresh one takes its
+            # place, and another finds out whether this region is unreadable.
             with self._lock:
                 if self._slide is shared:
                     self._slide = self._openslide.OpenSlide(self.path)
@@ -245,12 +245,12 @@ def _read_mpp(properties: Any) -> tuple[float, float] | None:
 
 @contextmanager
 def _translating(path: Path) -> Iterator[None]:
-    """Turn what OpenSlide says against a file into an error of ours."""
+    """Turn OpenSlide's errors about a file into ours."""
     openslide = _import_openslide()
     try:
         yield
     except openslide.OpenSlideUnsupportedFormatError:
-        raise UnknownFormatError(f"{path}: is not a slide that can be read; give one that OpenSlide knows") from None
+        raise UnknownFormatError(f"{path}: is not a slide that can be read; give one that OpenSlide supports") from None
     except openslide.OpenSlideError as error:
         raise ImageError(f"{path}: is truncated or damaged ({error}); copy or export it again") from None
 
@@ -259,6 +259,6 @@ def _import_openslide() -> Any:
     try:
         import openslide  # noqa: PLC0415 - optional, so only asked for when there is a slide
     except (ImportError, OSError):
-        # The second where its Python part is installed but not its library.
+        # The second is raised if the Python package is installed but the library is not.
         raise MissingError("slides need OpenSlide, which is not installed: pip install 'bottlegan[slides]'") from None
     return openslide

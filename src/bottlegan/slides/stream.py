@@ -1,7 +1,7 @@
 """A pyramid from the tiles of its finest level, in memory that does not depend on the slide's size.
 
-Tiles are made in one pool of threads, a bounded number ahead, block of tiles by block of tiles. As they come, each is
-written, halved, and put into its place in a tile of the next level, which goes the same way as soon as it is whole.
+One pool of threads makes the tiles, block by block, with a bounded number in flight. Each finished tile is written,
+halved, and put into its place in a tile of the next level. That tile goes the same way as soon as it is complete.
 """
 
 import os
@@ -19,24 +19,24 @@ from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid
 
 BLOCK = 32
-"""Tiles along a block. Those of a row are together in most files, and a block has few tiles of the next level."""
+"""Tiles along the side of a block. Most files store a row of tiles together, and a block has few parent tiles."""
 GROUP = 2**19
-"""Pixels of the tiles that are made together: a color that many show is then new only once, and mapped with others."""
+"""Pixels of the tiles that are made together: a color that several of them share is then mapped only once."""
 IN_FLIGHT = 2**22
 """Pixels of the tiles in flight: enough that no thread waits, few enough that memory stays small.
 
-Both are the same for any number of threads, because they decide the order in which tiles are written."""
-LEAST = 2  # groups in flight, however large tiles are
+Neither number depends on the number of threads, because they decide the order in which tiles are written."""
+LEAST = 2  # fewest groups in flight, however large the tiles
 
 
 class Sink(Protocol):
-    """Where tiles go: `encode` is called by many threads, `add` by one, in an order that is always the same."""
+    """Receives tiles. Many threads call `encode`; one calls `add`, always in the same order."""
 
     grids: list[Grid]
     """The tiles of each level; each level is half of the one before, rounded up."""
 
     def encode(self, levels: Pixels) -> Any:
-        """Return a tile (H, W, C) as it is to be stored."""
+        """Return a tile (H, W, C) in the form in which it is stored."""
         ...
 
     def halve(self, levels: Pixels) -> Pixels:
@@ -44,7 +44,7 @@ class Sink(Protocol):
         ...
 
     def add(self, level: int, index: int, data: Any) -> None:
-        """Store what `encode` made of a tile, given by its place in the grid of its level."""
+        """Store the encoded tile at an index of the grid of its level."""
         ...
 
 
@@ -55,14 +55,14 @@ def stream_pyramid(
     progress: Progress | None = None,
     label: str = "tiles",
 ) -> None:
-    """Make all tiles of a pyramid and hand them to `sink`; the result does not depend on the number of threads.
+    """Make all tiles of a pyramid and pass them to `sink`. The result does not depend on the number of threads.
 
     Args:
-        make: Returns tiles (H, W, C) of the finest level by their places in the grid; called by many threads.
-        sink: Where tiles go.
-        threads: How many; one a core, if not given.
-        progress: Where to report how many groups of tiles of the finest level are done.
-        label: What to call this there.
+        make: Returns tiles (H, W, C) of the finest level by their indices in the grid. Many threads call it.
+        sink: Receives the tiles.
+        threads: Number of threads; by default one per core.
+        progress: Reports how many groups of tiles of the finest level are done.
+        label: Label of that report.
     """
     grid = sink.grids[0]
     pixels = grid.tile.width * grid.tile.height
@@ -82,7 +82,7 @@ def stream_pyramid(
 
 
 def visit(grid: Grid, count: int) -> Iterator[range]:
-    """Yield the places of all tiles, block by block, up to `count` neighbors of a row at a time."""
+    """Yield the indices of all tiles, block by block, up to `count` neighbors in a row at a time."""
     for top in range(0, grid.rows, BLOCK):
         for left in range(0, grid.columns, BLOCK):
             right = min(left + BLOCK, grid.columns)
@@ -94,15 +94,15 @@ def visit(grid: Grid, count: int) -> Iterator[range]:
 
 @dataclass
 class _Parent:
-    """A tile of a coarser level that is being put together."""
+    """A tile of a coarser level that is being assembled."""
 
     levels: Pixels
     missing: int
-    """How many tiles of the finer level are still to come."""
+    """Number of tiles of the finer level that are still missing."""
 
 
 class _Pyramid:
-    """The tiles in flight, and those that they fill."""
+    """The tiles in flight, and the coarser tiles that they fill."""
 
     def __init__(self, sink: Sink, pool: ThreadPoolExecutor) -> None:
         self._sink, self._pool = sink, pool
@@ -110,7 +110,7 @@ class _Pyramid:
         self._parents: dict[tuple[int, int], _Parent] = {}
 
     def submit(self, level: int, places: range, make: Callable[[], Sequence[Pixels]]) -> None:
-        """Have some tiles made, encoded and halved."""
+        """Start making, encoding and halving some tiles."""
         last = level + 1 == len(self._sink.grids)
 
         def finish(levels: Pixels) -> tuple[Any, Pixels | None]:
@@ -118,12 +118,12 @@ class _Pyramid:
 
         def work() -> list[tuple[Any, Pixels | None]]:
             tiles = deque(make())
-            return [finish(tiles.popleft()) for _ in places]  # none is kept longer than it takes
+            return [finish(tiles.popleft()) for _ in places]  # frees each tile as soon as it is done
 
         self._pending.append((level, places, self._pool.submit(work)))
 
     def settle(self, most: int) -> None:
-        """Wait until at most so many groups are in flight, oldest first, and hand on those that are done."""
+        """Wait until at most `most` groups are in flight, oldest first, and pass on the finished ones."""
         while len(self._pending) > most:
             level, places, future = self._pending.popleft()
             for place, (data, half) in zip(places, future.result(), strict=True):
@@ -132,7 +132,7 @@ class _Pyramid:
                     self._put(level + 1, place, half)
 
     def _put(self, level: int, place: int, half: Pixels) -> None:
-        """Put a tile of the level below, halved, into its parent on this level, which goes on when it is whole."""
+        """Put a halved tile of the level below into its parent on this level, and submit the parent once complete."""
         grid, below = self._sink.grids[level], self._sink.grids[level - 1]
         row, column = divmod(place, below.columns)
         at = row // 2 * grid.columns + column // 2

@@ -1,7 +1,7 @@
-"""The fast path into TIFF: tiles compressed as JPEG are found by their offsets and decoded as they are.
+"""The fast path into TIFF: JPEG tiles are found by their offsets and decoded directly.
 
-That takes a quarter of OpenSlide's time or less, and several threads can do it at once, because nothing is shared but
-the file, and the decoder lets go of Python's lock.
+This takes a quarter of OpenSlide's time or less. Several threads can do it at once, because they share only the file,
+and the decoder releases the GIL.
 """
 
 import logging
@@ -21,27 +21,27 @@ from bottlegan.slides.grid import Grid, Region, Size
 if TYPE_CHECKING:
     from tifffile import TiffPage
 
-RGB, YCBCR = 2, 6  # how TIFF numbers the colors of pixels, ...
+RGB, YCBCR = 2, 6  # TIFF's numbers for the colors of pixels, ...
 GRAY = (0, 1)
-JPEG = 7  # ... and their compression
+JPEG = 7  # ... and for their compression
 
 START, END, SCAN = b"\xff\xd8", b"\xff\xd9", 0xDA
-NAMED = (0xE0, 0xEE)  # markers of JFIF and Adobe, by which a decoder would guess what the channels are
-ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"  # and a byte: 0 for RGB, 1 for YCbCr
+NAMED = (0xE0, 0xEE)  # markers of JFIF and Adobe, from which a decoder would guess the channels
+ADOBE = b"\xff\xee\x00\x0eAdobe\x00\x64\x00\x00\x00\x00"  # followed by a byte: 0 for RGB, 1 for YCbCr
 
 
 @dataclass(frozen=True)
 class JpegTiles:
-    """The tiles of one level: where they are in the file, and what decoding them takes."""
+    """The tiles of one level: their positions in the file, and the data needed to decode them."""
 
     grid: Grid
     offsets: "array[int]"
     lengths: "array[int]"
     head: bytes
-    """What comes before the data of each tile: what its channels are, and the tables that all share."""
+    """Put before the data of each tile: the meaning of its channels, and the tables that all tiles share."""
 
     def find(self, region: Region) -> list[int]:
-        """Return the tiles of a region; none if one is not in the file: scanners may leave out empty glass."""
+        """Return the tiles of a region. Returns none if one is not in the file: scanners may omit empty glass."""
         whole = self.grid.region
         if region.x + region.width > whole.width or region.y + region.height > whole.height:
             return []
@@ -49,7 +49,7 @@ class JpegTiles:
         return touched if all(self.lengths[index] for index in touched) else []
 
     def read(self, file: int, region: Region, touched: Sequence[int]) -> Pixels:
-        """Return a region (H, W, 3), which has these tiles, from an open file, by its descriptor."""
+        """Return a region (H, W, 3) that consists of these tiles, from an open file descriptor."""
         if len(touched) == 1:
             return self._cut(file, touched[0], region)
         output = np.empty((region.height, region.width, 3), np.uint8)
@@ -73,15 +73,15 @@ class JpegTiles:
         except ValueError as error:
             raise TileError(f"the tile at {tile.x}, {tile.y} of level {tile.level} is damaged ({error})") from None
         if levels.shape[:2] != (self.grid.tile.height, self.grid.tile.width):
-            raise TileError(f"the tile at {tile.x}, {tile.y} of level {tile.level} is not of the size it should be")
+            raise TileError(f"the tile at {tile.x}, {tile.y} of level {tile.level} has the wrong size")
         return levels
 
 
 def read_tiff(path: Path, levels: Sequence[Size]) -> tuple[str, dict[int, JpegTiles]]:
-    """Return how the pixels of a TIFF are compressed, and the tiles of those levels that can be decoded directly.
+    """Return the compression of a TIFF, and the tiles of the levels that can be decoded directly.
 
     Args:
-        path: Refused, if its pixels are not RGB of 8 bits a channel, or its end is missing.
+        path: The file. It is refused if its pixels are not RGB with 8 bits per channel, or if its end is missing.
         levels: The sizes of its levels.
     """
     with _open(path) as file:
@@ -90,33 +90,33 @@ def read_tiff(path: Path, levels: Sequence[Size]) -> tuple[str, dict[int, JpegTi
 
 
 def find_jpeg_tiles(file: Any, levels: Sequence[Size]) -> dict[int, JpegTiles]:
-    """Return the tiles of those levels of an open TIFF, given by their sizes, that can be decoded directly."""
+    """Return the tiles of an open TIFF by level, for the levels (of these sizes) that can be decoded directly."""
     try:
         import simplejpeg  # noqa: F401, PLC0415 - without it, there is no fast path
     except ImportError:
         return {}
-    found: dict[int, JpegTiles] = {}
+    tiles_by_level: dict[int, JpegTiles] = {}
     for page in file.pages:
         size = Size(page.imagewidth, page.imagelength)
-        level = next((k for k, each in enumerate(levels) if each == size and k not in found), None)
+        level = next((k for k, known in enumerate(levels) if known == size and k not in tiles_by_level), None)
         if level is None or not _is_direct(page):
             continue
         grid = Grid(Region(level, 0, 0, *size), Size(page.tilewidth, page.tilelength))
         if len(page.dataoffsets) == len(grid):
             head = make_head(page.jpegtables or b"", page.photometric == RGB)
-            offsets, lengths = (array("Q", each) for each in (page.dataoffsets, page.databytecounts))
-            found[level] = JpegTiles(grid, offsets, lengths, head)
-    return found
+            offsets, lengths = (array("Q", numbers) for numbers in (page.dataoffsets, page.databytecounts))
+            tiles_by_level[level] = JpegTiles(grid, offsets, lengths, head)
+    return tiles_by_level
 
 
 def check_pages(file: Any, path: Path) -> None:
-    """Refuse an open TIFF whose pixels are not RGB of 8 bits a channel, or whose end is missing."""
+    """Refuse an open TIFF whose pixels are not RGB with 8 bits per channel, or whose end is missing."""
     length = path.stat().st_size
     if not len(file.pages):
         raise ImageError(f"{path}: is truncated or damaged (it has no image); copy or export it again")
     page: Any = file.pages[0]
     if page.photometric in GRAY or page.samplesperpixel < 3:
-        raise ImageError(f"{path}: is grayscale; give the slide in RGB, stains are told apart by color")
+        raise ImageError(f"{path}: is grayscale, but stains differ by color; give the slide in RGB")
     if page.bitspersample != 8:
         raise ImageError(f"{path}: has {page.bitspersample} bits a channel; export the slide with 8")
     for page in file.pages:
@@ -128,12 +128,12 @@ def check_pages(file: Any, path: Path) -> None:
 
 
 def make_head(tables: bytes, rgb: bool) -> bytes:
-    """Return what to put before a tile's data: TIFF says what its channels are, whatever markers in the data say."""
+    """Return the bytes to put before a tile's data. They name the TIFF's channels; markers in the data may not."""
     return START + ADOBE + (b"\0" if rgb else b"\1") + strip_names(tables).removesuffix(END)
 
 
 def strip_names(data: bytes) -> bytes:
-    """Return JPEG data without its first marker, and without those that name its channels."""
+    """Return JPEG data without its first marker, and without markers that name its channels."""
     kept, place = [], len(START)
     while data[place : place + 1] == b"\xff" and place + 4 <= len(data) and data[place + 1] != SCAN:
         after = place + 2 + int.from_bytes(data[place + 2 : place + 4], "big")
@@ -144,18 +144,18 @@ def strip_names(data: bytes) -> bytes:
 
 
 def _is_direct(page: "TiffPage") -> bool:
-    """Return whether the tiles of a page are JPEG with three channels of 8 bits beside each other."""
+    """Return whether the tiles of a page are JPEG with three interleaved channels of 8 bits."""
     form = (page.compression, page.bitspersample, page.samplesperpixel, page.planarconfig)
     return bool(page.is_tiled and form == (JPEG, 8, 3, 1) and page.photometric in (RGB, YCBCR))
 
 
 def import_tifffile() -> Any:
-    """Return tifffile, which is optional, so only asked for when there is a slide."""
+    """Return tifffile, which is optional and therefore imported only for a slide."""
     try:
         import tifffile  # noqa: PLC0415 - as above
     except ImportError:
         raise MissingError("slides need tifffile, which is not installed: pip install 'bottlegan[slides]'") from None
-    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # what it says of damaged tags, our errors say
+    logging.getLogger("tifffile").setLevel(logging.CRITICAL)  # our errors report damaged tags
     return tifffile
 
 

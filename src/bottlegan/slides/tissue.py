@@ -1,4 +1,4 @@
-"""Where the tissue of a slide is, and some tiles of it, as fitting a style needs them."""
+"""Finding the tissue of a slide, and sampling tiles of it for fitting a style."""
 
 import math
 
@@ -13,19 +13,19 @@ from bottlegan.imaging.files import Pixels
 from bottlegan.slides.grid import Grid, Region, Size
 from bottlegan.slides.reader import Broken, Slide, measure_downsample, read_all_but_broken
 
-MICROMETERS = 1.0  # of a pixel that a style is fitted to: 10x magnification
-PLAUSIBLE = (0.02, 20.0)  # micrometers a pixel that a microscope can give; else the file's resolution means nothing
-COARSER = 2.8  # downsampling that is aimed at where that is unknown, halfway from 2 to 4
-SPOT = 16.0  # pixels that a style is fitted to along one of the overview, about a cell, ...
+MICROMETERS = 1.0  # micrometers per pixel for fitting a style: 10x magnification
+PLAUSIBLE = (0.02, 20.0)  # micrometers per pixel that a microscope can have; beyond, the file's resolution is wrong
+COARSER = 2.8  # downsampling to aim for if the resolution is unknown, halfway from 2 to 4
+SPOT = 16.0  # pixels of the fitting resolution per pixel of the overview, about a cell, ...
 MOST_SPOTS = 2**18  # ... or more, so that memory does not grow with the slide
-BLOCK = 2048  # pixels a side that are read at once for the overview, which bounds memory
-BRIGHTEST = 0.05  # share of a slide that is glass, at least
-DARKEST_GLASS = 0.2  # optical density that glass may have; where there is none, pale tissue is not taken for it
-TISSUE_FLOOR, TISSUE_SHARE = 0.05, 0.5  # density from which on a pixel is tissue, and its share of what is typical
-INK_DENSITY = 0.25  # optical density above glass that ink has
-INK_GREEN = 0.75  # share of the strongest channel's density below which green is not H&E's [0.93 of blue hematoxylin]
-INK_SHARE = 0.5  # of what is dark, from which on that is how the slide is stained
-MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and that it must have where tissue is scarce
+BLOCK = 2048  # side, in pixels, of the blocks read for the overview, which bounds memory
+BRIGHTEST = 0.05  # at least this share of a slide is glass
+DARKEST_GLASS = 0.2  # largest optical density of glass, so that pale tissue is not mistaken for glass
+TISSUE_FLOOR, TISSUE_SHARE = 0.05, 0.5  # least density of tissue: absolute, and as a share of the typical density
+INK_DENSITY = 0.25  # least optical density of ink above glass
+INK_GREEN = 0.75  # largest green density of ink, over that of the strongest channel; blue hematoxylin has 0.93
+INK_SHARE = 0.5  # if more of the dark pixels than this look like ink, it is the stain
+MOSTLY, BARELY = 0.5, 0.1  # share of tissue that a tile should have, and must have where tissue is scarce
 
 
 def sample_tissue(
@@ -33,46 +33,46 @@ def sample_tissue(
 ) -> list[Pixels]:
     """Return tiles of tissue (size, size, 3), uint8 RGB, that do not overlap and are spread over all tissue.
 
-    A pixel is about 1 micrometer, if the slide says how large its pixels are; else tiles are from the level that is
-    about 2 to 4 times coarser than the finest. Transparency is flattened on white, and what cannot be read is white.
+    A pixel is about 1 micrometer if the slide states the size of its pixels. Otherwise tiles come from a level that is
+    about 2 to 4 times coarser than the finest. Transparency is flattened on white, and unreadable parts are white.
 
     Args:
-        slide: Opened.
-        count: How many tiles; there are fewer if there is less tissue.
-        size: Of a tile in pixels.
-        seed: Decides which; the same seed gives the same tiles.
-        downsample: By how much to reduce the finest level instead.
+        slide: An open slide.
+        count: Number of tiles; fewer if there is little tissue.
+        size: Side of a tile in pixels.
+        seed: The same seed gives the same tiles.
+        downsample: Downsampling of the finest level to use instead.
     """
     downsample = downsample or choose_downsample(slide)
     extent = size * downsample
     overview, pixel, broken = read_overview(slide)
     corners = choose_tiles(mask_tissue(overview), mask_ink(overview), extent / pixel, count, seed)
     if not corners:
-        nothing = InputError(f"{slide.path}: no tissue was found on this slide; give one with tissue")
+        nothing = InputError(f"{slide.path}: no tissue was found on this slide; give a slide with tissue")
         raise broken[0].error if broken else nothing
     return [_read_tile(slide, x * extent, y * extent, downsample, size) for x, y in corners]
 
 
 def choose_downsample(slide: Slide) -> float:
-    """Return by how much to reduce the finest level, at least 1, for pixels of about 1 micrometer."""
+    """Return the downsampling of the finest level, at least 1, that gives pixels of about 1 micrometer."""
     mean = math.nan if slide.mpp is None else sum(slide.mpp) / 2
-    # Written so that NaN fails it.
+    # Written so that NaN fails too.
     if PLAUSIBLE[0] <= mean <= PLAUSIBLE[1]:
         return max(1.0, MICROMETERS / mean)
     steps = [measure_downsample(slide, level) for level in range(len(slide.levels))]
-    return min(steps, key=lambda each: abs(math.log(each / COARSER)))
+    return min(steps, key=lambda step: abs(math.log(step / COARSER)))
 
 
 def choose_level(slide: Slide, downsample: float) -> int:
-    """Return the coarsest level that is not reduced by more than `downsample`."""
+    """Return the coarsest level that is not coarser than `downsample`."""
     fine = [level for level in range(len(slide.levels)) if measure_downsample(slide, level) <= downsample]
     return max(fine, default=0)
 
 
 def read_overview(slide: Slide) -> tuple[Pixels, float, list[Broken]]:
-    """Return the whole slide (H, W, 3), much reduced, by how much exactly, and what was broken.
+    """Return a small overview (H, W, 3) of the whole slide, its exact downsampling, and the unreadable parts.
 
-    It is read in blocks: a slide without coarse levels would not fit into memory.
+    It is read in blocks, because a slide without coarse levels would not fit into memory.
     """
     width, height = slide.levels[0]
     downsample = max(SPOT * choose_downsample(slide), math.sqrt(width * height / MOST_SPOTS))
@@ -93,15 +93,15 @@ def read_overview(slide: Slide) -> tuple[Pixels, float, list[Broken]]:
 
 
 def measure_above_glass(overview: Pixels) -> NDArray[np.float32]:
-    """Return the densities (H, W, 3) of an overview above those of bare glass."""
+    """Return the densities (H, W, 3) of an overview above the density of bare glass."""
     density = DENSITY[overview]
-    # Scanners make glass light gray; that there is more of it than of tissue must not make it tissue.
+    # Scanners render glass light gray. It must not become tissue just because most of the slide is glass.
     glass = np.quantile(density.reshape(-1, 3), BRIGHTEST, axis=0).clip(max=DARKEST_GLASS).astype(np.float32)
     return np.maximum(density - glass, 0)
 
 
 def mask_tissue(overview: Pixels) -> NDArray[np.bool_]:
-    """Return where (H, W) tissue is: pixels that are dark, by the vote of their neighbors, so that no dust is."""
+    """Return a mask (H, W) of tissue: dark pixels, smoothed by a vote of their neighbors, which removes dust."""
     darkness = measure_above_glass(overview).mean(axis=2)
     stained = darkness[darkness > TISSUE_FLOOR]
     typical = float(np.median(stained)) if len(stained) else 0.0
@@ -112,9 +112,9 @@ def mask_tissue(overview: Pixels) -> NDArray[np.bool_]:
 
 
 def mask_ink(overview: Pixels) -> NDArray[np.bool_]:
-    """Return where (H, W) pen may be: both stains of H&E take green light more than any other, and ink does not.
+    """Return a mask (H, W) of possible pen: both stains of H&E absorb green light most, and ink does not.
 
-    Where most of the tissue is like that, it is the stain, and nothing is ink.
+    If most of the tissue looks like that, it is the stain, and nothing is ink.
     """
     above = measure_above_glass(overview)
     strongest = above.max(axis=2)
@@ -129,39 +129,39 @@ def choose_tiles(
     """Return the columns and rows of at most `count` cells of a grid, all on tissue and spread over it.
 
     Args:
-        mask: Where tissue is, (H, W).
-        ink: Where pen is, (H, W); a cell with any is not taken unless all have some, for it would pass as a stain.
-        side: Of a cell in pixels of the mask; the last cells, which would reach beyond it, are left out.
-        count: How many.
-        seed: Decides which.
+        mask: Mask of tissue, (H, W).
+        ink: Mask of pen, (H, W). Cells with pen, which would look like stain, are avoided unless all have some.
+        side: Side of a cell in pixels of the mask. Cells that would reach beyond it are left out.
+        count: Most cells to return.
+        seed: The same seed gives the same cells.
     """
     height, width = mask.shape
     across, down = max(1, int(width / side + 0.01)), max(1, int(height / side + 0.01))
     box = (0.0, 0.0, min(across * side, width), min(down * side, height))
     everywhere, inked = (
-        np.asarray(Image.fromarray(each.astype(np.float32)).resize((across, down), Image.Resampling.BOX, box))
-        for each in (mask, ink)
+        np.asarray(Image.fromarray(layer.astype(np.float32)).resize((across, down), Image.Resampling.BOX, box))
+        for layer in (mask, ink)
     )
     clean = np.where(inked > 0, 0, everywhere)
     shares = clean if (clean >= BARELY).any() else everywhere
     enough = MOSTLY if (shares >= MOSTLY).sum() >= count else BARELY
-    found = sorted(zip(*np.nonzero(shares >= enough), strict=True), key=lambda cell: _along_curve(*map(int, cell)))
-    if not found:
+    cells = sorted(zip(*np.nonzero(shares >= enough), strict=True), key=lambda cell: _along_curve(*map(int, cell)))
+    if not cells:
         return []
     random = numpy_stream(seed, "tiles")
-    # Equal parts of a curve that fills the plane are compact regions: one tile of each covers the tissue evenly.
-    parts = np.array_split(np.array(found), min(count, len(found)))
+    # Equal parts of a space-filling curve are compact regions, so one tile of each covers the tissue evenly.
+    parts = np.array_split(np.array(cells), min(count, len(cells)))
     return [(int(column), int(row)) for row, column in (part[random.integers(len(part))] for part in parts)]
 
 
 def _along_curve(row: int, column: int) -> int:
-    """Return the place of a cell on Morton's curve, which fills the plane quarter by quarter: its bits interleaved."""
+    """Return the position of a cell on the Morton curve, which fills the plane quarter by quarter: interleaved bits."""
     return sum((row >> bit & 1) << 2 * bit + 1 | (column >> bit & 1) << 2 * bit for bit in range(24))
 
 
 def _read_tile(slide: Slide, x: float, y: float, downsample: float, size: int) -> Pixels:
     """Return a tile (size, size, 3) whose corner is at (x, y) of the finest level, reduced by `downsample`."""
-    # A level that is a hair too coarse is meant: downsamplings of levels are rounded.
+    # Downsamplings of levels are rounded, so a level may be a hair coarser than requested.
     level = choose_level(slide, downsample * 1.01)
     step = measure_downsample(slide, level)
     side = max(1, round(size * downsample / step))

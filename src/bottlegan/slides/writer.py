@@ -1,6 +1,6 @@
-"""Pyramids of JPEG tiles: as BigTIFF, flat, as OpenSlide reads it, or OME, or as a folder of DICOM files.
+"""Pyramids of JPEG tiles: flat BigTIFF, which OpenSlide reads, OME-TIFF, or a folder of DICOM files.
 
-Maps of classes or shares are pyramids as well, without loss: JPEG would make up classes at every edge.
+Maps of classes or probabilities are lossless pyramids, because JPEG would invent classes at every edge.
 """
 
 import json
@@ -28,16 +28,16 @@ Format = Literal["tiff", "ome", "dicom"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 SUFFIXES = (".tif", ".tiff")
 QUALITY = 90
-"""JPEG changes colors more than anything else here does: at quality 80 with halved chroma, the usual, by 5.3 levels on
-average, at 90 with whole chroma by 2.9, at 95 by 1.9. Stain is color, so chroma is never halved; 90 rather than 95
-because a slide at 90 is about as large as the scanner's own."""
+"""JPEG changes colors more than anything else here: at quality 80 with halved chroma, the usual setting, by 5.3 levels
+on average; at 90 with full chroma by 2.9; at 95 by 1.9. Stain is color, so chroma is never halved. A slide at 90 is
+about as large as the scanner's own."""
 SUBSAMPLING, CHROMA = "444", (1, 1)
 WHITE = 255
 
 
 @dataclass(frozen=True)
 class Form:
-    """What a pyramid is to look like."""
+    """The form of a pyramid."""
 
     size: Size
     tile: Size
@@ -46,26 +46,26 @@ class Form:
     kind: Format = "tiff"
     pixels: PixelKind = "color"
     palette: tuple[tuple[int, int, int], ...] = ()
-    """Of classes: the color of each of 256 ids."""
+    """For classes: the color of each of 256 ids."""
 
     def __post_init__(self) -> None:
-        """Refuse what JPEG does not have."""
+        """Refuse impossible values."""
         if not 1 <= self.quality <= 100:
             raise InputError(f"a JPEG's quality must be from 1 to 100, got {self.quality}; 90 is the default")
         if self.kind == "dicom" and self.mpp is None:
-            raise InputError("DICOM needs the size of a pixel, which the slide does not say; write a TIFF instead")
+            raise InputError("DICOM needs the size of a pixel, which the slide does not state; write a TIFF instead")
 
 
 class PyramidWriter:
-    """Takes the tiles of a pyramid in any order: `encode` in any thread, `add` in one."""
+    """Takes the tiles of a pyramid in any order. `encode` may run in any thread, `add` in only one."""
 
     def __init__(self, form: Form, file: BigTiff, note: Mapping[str, Json]) -> None:
         """Lay out the levels.
 
         Args:
-            form: What the pyramid is to look like.
-            file: Where it goes.
-            note: What to say of it in the file's description; more can be added to `self.note`.
+            form: The form of the pyramid.
+            file: The file to write.
+            note: Content of the file's description. More can be added to `self.note`.
         """
         self.note = dict(note)
         self._form, self._file, self._colored = form, file, form.pixels == "color"
@@ -82,14 +82,14 @@ class PyramidWriter:
         self._white_offset: int | None = None
 
     def encode(self, levels: Pixels) -> bytes:
-        """Return a tile (H, W, C), which may be cut off at the slide's edge, compressed; nothing if it is all white."""
-        # Most of a slide is glass, whose tiles need to be there only once.
+        """Return the compressed bytes of a tile (H, W, C), which the slide's edge may cut; no bytes if it is white."""
+        # Most of a slide is glass, and its tiles are stored only once.
         return b"" if levels[0, 0, 0] == WHITE and levels.min() == WHITE else self._compress(levels)
 
     def _compress(self, levels: Pixels) -> bytes:
         tile, (height, width) = self._form.tile, levels.shape[:2]
         if (width, height) != tile:
-            # Repeated rather than black, which would ring into the last pixels that are shown.
+            # Padded by repetition, because black padding would ring into the last visible pixels.
             levels = np.pad(levels, ((0, tile.height - height), (0, tile.width - width), (0, 0)), mode="edge")
         if self._encode is None:
             return zlib.compress(np.ascontiguousarray(levels).tobytes())
@@ -97,11 +97,11 @@ class PyramidWriter:
         return data
 
     def halve(self, levels: Pixels) -> Pixels:
-        """Return a tile (H, W, C) at half the size, rounded up: means of colors and grays, every other of classes."""
+        """Return a tile (H, W, C) at half the size, rounded up: means of colors and grays, every other class id."""
         return self._halve(levels)
 
     def add(self, level: int, index: int, data: bytes) -> None:
-        """Write a tile that `encode` made."""
+        """Write a tile that `encode` returned."""
         page = self._pages[level]
         if data:
             self._file.add(page, index, data)
@@ -111,14 +111,14 @@ class PyramidWriter:
             self._file.link(page, index, self._white_offset, len(self._white))
 
     def finish(self) -> None:
-        """Write what makes a TIFF of the tiles."""
+        """Write the pages, which make the file a TIFF."""
         self._pages[0].description = describe(self._form, self.note)
         self._file.finish(self._pages, nested=self._form.kind == "ome")
 
 
 @contextmanager
 def writing_pyramid(path: Path, form: Form, note: Mapping[str, Json]) -> Iterator[PyramidWriter]:
-    """Yield a writer of the pyramid `path`, which is there only if the block succeeds, and then is whole."""
+    """Yield a writer of the pyramid `path`. The file appears only if the block succeeds, and is then complete."""
     check_target(path, form.kind)
     with _replacing_dicom(path) if form.kind == "dicom" else replacing(path) as temporary:
         file = BigTiff(temporary, path)
@@ -132,7 +132,7 @@ def writing_pyramid(path: Path, form: Form, note: Mapping[str, Json]) -> Iterato
 
 @contextmanager
 def _replacing_dicom(folder: Path) -> Iterator[Path]:
-    """Yield a temporary path for a flat TIFF, which becomes a folder of DICOM files if the block succeeds."""
+    """Yield a temporary path for a flat TIFF. It becomes a folder of DICOM files if the block succeeds."""
     try:
         beside = TemporaryDirectory(prefix=".", dir=folder.parent)
     except OSError as error:
@@ -144,29 +144,29 @@ def _replacing_dicom(folder: Path) -> Iterator[Path]:
 
 
 def check_target(path: Path, kind: Format) -> None:
-    """Refuse a name that no pyramid can have, before any work is done for it."""
+    """Refuse a name that no pyramid can have, before any work is done."""
     if kind == "dicom":
         check_folder(path)
         return
     if path.suffix.lower() not in SUFFIXES:
         ending = " or ".join(SUFFIXES)
-        raise InputError(f"{path}: slides are written as TIFF; end its name in {ending}, or add --format dicom")
+        raise InputError(f"{path}: slides are written as TIFF; end the name in {ending}, or add --format dicom")
     check_writable(path)
 
 
 def choose_format(path: Path) -> Format:
-    """Return the format that a name asks for: `.ome.tif` and `.ome.tiff` are OME-TIFF."""
+    """Return the format for a name: `.ome.tif` and `.ome.tiff` mean OME-TIFF."""
     return "ome" if path.stem.lower().endswith(".ome") else "tiff"
 
 
 def describe(form: Form, note: Mapping[str, Json]) -> str:
-    """Return the text that goes with the finest level: JSON, or OME's XML around it.
+    """Return the description of the finest level: JSON, or OME's XML around it.
 
-    Both are plain ASCII, as TIFF wants it.
+    Both are plain ASCII, as TIFF requires.
     """
-    said = json.dumps(dict(note), sort_keys=True, allow_nan=False)
+    text = json.dumps(dict(note), sort_keys=True, allow_nan=False)
     if form.kind != "ome":
-        return said
+        return text
     (width, height), physical = form.size, ""
     if form.mpp is not None:
         x, y = form.mpp
@@ -174,7 +174,7 @@ def describe(form: Form, note: Mapping[str, Json]) -> str:
     space = "http://www.openmicroscopy.org/Schemas/OME/2016-06"
     return (
         f'<?xml version="1.0" encoding="UTF-8"?><OME xmlns="{space}" xmlns:xsi="http://www.w3.org/2001/XMLSchema-instance"'
-        f' xsi:schemaLocation="{space} {space}/ome.xsd"><Image ID="Image:0"><Description>{escape(said)}</Description>'
+        f' xsi:schemaLocation="{space} {space}/ome.xsd"><Image ID="Image:0"><Description>{escape(text)}</Description>'
         f'<Pixels ID="Pixels:0" DimensionOrder="XYCZT" Type="uint8" SizeX="{width}" SizeY="{height}" SizeZ="1"'
         f' SizeC="3" SizeT="1" Interleaved="true"{physical}><Channel ID="Channel:0:0" SamplesPerPixel="3"/>'
         '<TiffData IFD="0" PlaneCount="1"/></Pixels></Image></OME>'
@@ -192,7 +192,7 @@ def _choose_halving(pixels: PixelKind) -> Callable[[Pixels], Pixels]:
 
 
 def _scale(form: Form, grid: Grid) -> tuple[float, float] | None:
-    """Return the micrometers a pixel of a level."""
+    """Return the micrometers per pixel of a level."""
     if form.mpp is None:
         return None
     x, y = form.mpp

@@ -86,7 +86,7 @@ class _Patches:
 
     def __init__(self, predictor: Predictor, view: View) -> None:
         self.predictor, self.view = predictor, view
-        self.grid = Grid(view.whole, Size(predictor.said.crop, predictor.said.crop))
+        self.grid = Grid(view.whole, Size(predictor.document.crop, predictor.document.crop))
         self.tissue, self.known = set(find_patches(view, self.grid)), dict[int, int]()
 
     def classify(self, region: Region) -> Classes:

@@ -87,8 +87,8 @@ def test_the_input_is_not_overwritten_by_any_name(slide: Path, tmp_path: Path) -
         ("gone/out.tiff", SlideOptions(), MissingError, "no such folder"),
         ("out.tiff", SlideOptions(level=2), InputError, "has no level 2"),
         ("out.tiff", SlideOptions(level=-1), InputError, "has no level -1; its levels are 0 to 1"),
-        ("out.tiff", SlideOptions(region="0,0,501,1"), InputError, "reaches beyond it"),
-        ("out.tiff", SlideOptions(region="0,299,1,2"), InputError, "reaches beyond it"),
+        ("out.tiff", SlideOptions(region="0,0,501,1"), InputError, "extends beyond it"),
+        ("out.tiff", SlideOptions(region="0,299,1,2"), InputError, "extends beyond it"),
         ("out.tiff", SlideOptions(quality=101), InputError, "from 1 to 100"),
     ],
 )

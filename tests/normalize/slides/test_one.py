@@ -190,7 +190,7 @@ def test_an_interrupt_leaves_nothing(slide: Path, tmp_path: Path) -> None:
     ("options", "message"),
     [
         (SlideOptions(level=2), r"has no level 2; its levels are 0 to 1"),
-        (SlideOptions(region="0,0,501,10"), "reaches beyond it"),
+        (SlideOptions(region="0,0,501,10"), "extends beyond it"),
         (SlideOptions(level=1, region="0,0,251,10"), "level 1 is 250 x 165 px"),
         (SlideOptions(region="a"), "is not X,Y,WIDTH,HEIGHT"),
         (SlideOptions(quality=0), "from 1 to 100"),
@@ -235,7 +235,7 @@ def test_what_is_no_stain_is_refused_unless_forced(tmp_path: Path) -> None:
     source.parent.mkdir()
     random = np.random.default_rng(0).integers(0, 9, (HEIGHT, WIDTH, 3), dtype=np.uint8)
     write(source, random, compression="zlib")
-    with pytest.raises(RefusedError, match=r"dark\.tiff: refused: .*; nothing was written, --force"):
+    with pytest.raises(RefusedError, match=r"dark\.tiff: refused: .*; nothing was written; add --force"):
         map_slide(source, target, MapChoice(PRIOR).prepare())
     assert [each.name for each in tmp_path.iterdir()] == ["in"]
     assert map_slide(source, target, MapChoice(PRIOR, force=True).prepare()).note["forced"] is True

@@ -160,7 +160,7 @@ def test_a_worker_that_dies_takes_one_slide_with_it_at_most(
         "c.tiff": "written",
         "d.tiff": "written",
     }
-    assert outcomes["a.tiff"].error.startswith(f"{slides / 'a.tiff'}: each of the 2 workers that began with it died")
+    assert outcomes["a.tiff"].error.startswith(f"{slides / 'a.tiff'}: all 2 workers that tried it died")
     assert "\n" not in outcomes["a.tiff"].error
     assert (always.sent, once.sent) == (2, 2)
     expected = contents(alone[0])
@@ -252,7 +252,7 @@ def test_what_is_fitted_does_not_depend_on_the_number_of_threads(tmp_path: Path)
         ("a.tiff", ("--ray", "auto"), "a.tiff: is not a folder; leave out --workers"),
         ("", ("--workers", "2", "--ray", "auto"), "give one of them"),
         ("", ("--workers", "2", "--style", "c"), "no style called c; known are: a, b"),
-        ("", ("--ray", "127.0.0.1:1"), "127.0.0.1:1: no Ray cluster can be used there"),
+        ("", ("--ray", "127.0.0.1:1"), "127.0.0.1:1: there is no usable Ray cluster"),
         ("", ("--ray", "nonsense"), "start one with `ray start --head`"),
     ],
 )

@@ -1,1 +1,1 @@
-"""Whole slides in another stain: one, a folder of them, in several processes, or on a cluster."""
+"""Mapping whole slides: one, or a folder of them, in one process, several processes, or on a cluster."""

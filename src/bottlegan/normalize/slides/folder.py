@@ -1,7 +1,7 @@
-"""Folders of slides: each is mapped by itself, and one that cannot be does not stop the rest.
+"""Folders of slides. Each is mapped by itself, and a slide that fails does not stop the others.
 
-Slides are mapped in this process, in several of this machine (`workers`), or on others (`ray`). All three
-call `map_one`. There are no locks: two runs at once that write to one folder do its slides twice.
+Slides are mapped in this process, in several processes of this machine (`workers`), or on other machines (`ray`). All
+three call `map_one`. There are no locks: two runs that write to one folder at once map its slides twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ ENDINGS: dict[Format, str] = {"tiff": ".tiff", "ome": ".ome.tiff", "dicom": ""}
 
 
 class Pair(NamedTuple):
-    """A slide, and where its result goes."""
+    """A slide, and the path of its result."""
 
     source: Path
     target: Path
@@ -30,7 +30,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one slide of a folder."""
+    """The outcome for one slide of a folder."""
 
     source: Path
     target: Path
@@ -40,7 +40,7 @@ class Outcome:
 
 
 Runner = Callable[[Sequence[Pair], MapChoice, SlideOptions, Progress], Iterable[Outcome]]
-"""A way to have slides mapped, which gives what became of each as it ends, in any order."""
+"""Maps slides, and yields the outcome of each as it ends, in any order."""
 
 
 def run_here(pairs: Sequence[Pair], choice: MapChoice, options: SlideOptions, progress: Progress) -> Iterator[Outcome]:
@@ -59,23 +59,23 @@ def map_slide_folder(
     run: Runner = run_here,
     progress: Progress | None = None,
 ) -> list[Outcome]:
-    """Map each slide of a folder to a pyramid in the folder `target`, which is made if need be.
+    """Map each slide of a folder to a pyramid in the folder `target`, which is created if necessary.
 
-    A pyramid takes its name only when it is whole. So one that is there already is done, if it was made with the same
-    options; if not, it is left alone, and the outcome says what differs. Outcomes are in the order of the slides'
-    names, and are the same for any way to `run`.
+    A pyramid gets its name only when it is complete. An existing one is therefore done if it was made with the same
+    options. Otherwise it is left alone, and the outcome says what differs. Outcomes are in the order of the slides'
+    names, and are the same for any `run`.
     """
     check_apart([target], [source])
     pairs = pair_slides(source, target, options)
     need_color_map(choice)
     options = replace(options, request=describe_request(choice, options))
     make_folder(target)
-    return sorted(run(pairs, choice, options, progress or Silent()), key=lambda each: each.source)
+    return sorted(run(pairs, choice, options, progress or Silent()), key=lambda outcome: outcome.source)
 
 
 def pair_slides(source: Path, target: Path, options: SlideOptions) -> list[Pair]:
-    """Return each slide of a folder, and where its result goes; a TIFF may be a slide that is damaged."""
-    slides = [each for each in list_files(source) if each.suffix.lower() in SLIDES | TIFF]
+    """Return each slide of a folder and the path of its result. Any TIFF counts, as it may be a damaged slide."""
+    slides = [file for file in list_files(source) if file.suffix.lower() in SLIDES | TIFF]
     if not slides:
         raise MissingError(f"{source}: holds no slide; give a slide, or a folder of slides")
     ending = ENDINGS[options.kind or "tiff"]
@@ -89,22 +89,22 @@ def pair_slides(source: Path, target: Path, options: SlideOptions) -> list[Pair]
 
 
 def describe_request(choice: MapChoice, options: SlideOptions) -> dict[str, Json]:
-    """Return all that was asked for of each slide."""
+    """Return all options that were requested for each slide."""
     kept = ("level", "region", "quality", "kind")
     return {**choice.describe(), **{key: getattr(options, key) for key in kept}}
 
 
 def compare_request(target: Path, request: Mapping[str, Json]) -> str:
-    """Return what differs between an existing result and what is asked for; nothing if it is the same."""
+    """Return how the options of an existing result differ from the requested ones; an empty text if they do not."""
     note = read_note(target)
     earlier = None if note is None else note.get("request")
     if not isinstance(earlier, dict):
-        return f"{target}: is there already, but does not say with which options it was made; remove it"
+        return f"{target}: exists already, but does not state the options it was made with; remove it"
     differing = [key for key in request if earlier.get(key) != request[key]]
     if not differing:
         return ""
     listed = ", ".join(f"{key} was {_say(earlier.get(key))}, now {_say(request[key])}" for key in differing)
-    return f"{target}: is there already, made with other options ({listed}); remove it, or choose another folder"
+    return f"{target}: exists already, made with other options ({listed}); remove it, or choose another folder"
 
 
 def _say(value: Json) -> str:
@@ -114,7 +114,7 @@ def _say(value: Json) -> str:
 def map_one(
     pair: Pair, make_map: MakeMap, options: SlideOptions, progress: Progress, threads: int | None = None
 ) -> Outcome:
-    """Map one slide of a folder, unless that is done, and return what became of it."""
+    """Map one slide of a folder, unless that is done already, and return the outcome."""
     source, target = pair
     if target.exists():
         difference = compare_request(target, options.request)

@@ -1,6 +1,6 @@
-"""Whole slides in another stain: read, mapped and written tile by tile, in bounded memory.
+"""Mapping a whole slide: read, mapped and written tile by tile, in bounded memory.
 
-A color map knows nothing but a pixel's color, so a tile comes out the same alone and in its slide, and seams cannot be.
+A color map depends only on a pixel's color. A tile therefore looks the same alone and in its slide, without seams.
 """
 
 import time
@@ -24,32 +24,32 @@ MILLION = 1e6
 
 @dataclass(frozen=True)
 class SlideOptions:
-    """What to read of a slide, and how to write it."""
+    """Which part of a slide to read, and how to write it."""
 
     level: int = 0
-    """Which level to read; 0 is the finest."""
+    """Level to read; 0 is the finest."""
     region: str | None = None
-    """Which part of that level, as X,Y,WIDTH,HEIGHT in its pixels; else all of it."""
+    """Part of that level, as X,Y,WIDTH,HEIGHT in its pixels; None for all of it."""
     quality: int = QUALITY
-    """Of JPEG, from 1 to 100."""
+    """JPEG quality, from 1 to 100."""
     kind: Format | None = None
-    """Else as the name of the output says."""
+    """Output format; None for the format that the name of the output implies."""
     strict: bool = False
-    """Stop at the first tile that cannot be read; else such tiles become white."""
+    """Whether to stop at the first tile that cannot be read. Otherwise such tiles become white."""
     request: Mapping[str, Json] = field(default_factory=dict)
-    """All that was asked for, kept in the slide, so that a later run knows whether it wants the same."""
+    """All requested options. They are kept in the slide, so that a later run can compare them with its own."""
 
 
 @dataclass(frozen=True)
 class SlideResult:
-    """What became of a slide."""
+    """The result for a slide."""
 
     megapixels: float
     seconds: float
     note: Mapping[str, Json]
-    """What is known of its map."""
+    """Note about its map."""
     broken: list[Broken] = field(default_factory=list)
-    """What could not be read, and is white."""
+    """Parts that could not be read, and are white."""
 
 
 def map_slide(
@@ -61,10 +61,10 @@ def map_slide(
     *,
     threads: int | None = None,
 ) -> SlideResult:
-    """Write the slide `source`, mapped, to the pyramid `target`, whole or not at all.
+    """Map the slide `source` and write it to the pyramid `target`, whole or not at all.
 
-    It is opened once: what cannot be is refused before a style is fitted to its tissue. Its color profile is left out,
-    because that says how the scanner saw the colors that it had.
+    It is opened once, so an unreadable slide is refused before a style is fitted to its tissue. Its color profile is
+    dropped, because it describes the colors before mapping.
     """
     options, start = options or SlideOptions(), time.perf_counter()
     check_names(source, target, options)
@@ -88,19 +88,19 @@ def map_slide(
 
 
 def map_tile(slide: Slide, region: Region, color_map: ChosenMap, options: SlideOptions, broken: list[Broken]) -> Pixels:
-    """Return a tile (H, W, 3), mapped; what cannot be read is white, and added to `broken`."""
+    """Return a mapped tile (H, W, 3). Unreadable parts are white and added to `broken`."""
     if options.strict:
         return color_map.convert(slide.read(region))
     levels, lost = read_all_but_broken(slide, region)
     mapped = color_map.convert(levels)
     for part, _ in lost:
-        mapped[part.within(region)] = 255  # after mapping: no map need keep white
+        mapped[part.within(region)] = 255  # after mapping, because a map may change white
     broken.extend(lost)
     return mapped
 
 
 def check_names(source: Path, target: Path, options: SlideOptions) -> None:
-    """Refuse an output whose name does not fit its format, that has no folder to go to, or is the input."""
+    """Refuse an output whose name does not match its format, whose folder does not exist, or that is the input."""
     check_apart([target], [source])
     check_target(target, options.kind or choose_format(target))
 
@@ -115,24 +115,24 @@ def lay_grid(slide: Slide, options: SlideOptions) -> Grid:
     if region.overlap(whole) != region:
         raise InputError(
             f"{slide.path}: level {options.level} is {whole.width} x {whole.height} px, and --region {options.region} "
-            "reaches beyond it; give X,Y,WIDTH,HEIGHT in pixels of that level"
+            "extends beyond it; give X,Y,WIDTH,HEIGHT in pixels of that level"
         )
     return Grid(region, slide.tile(options.level))
 
 
 def choose_form(slide: Slide, grid: Grid, options: SlideOptions, target: Path) -> Form:
-    """Return what the pyramid is to look like: tiles as in the source, so that none is decoded twice."""
+    """Return the form of the pyramid. Its tiles match those of the source, so that none is decoded twice."""
     step, size = measure_downsample(slide, options.level), Size(grid.region.width, grid.region.height)
     mpp = None if slide.mpp is None else (slide.mpp[0] * step, slide.mpp[1] * step)
     return Form(size, grid.tile, mpp, options.quality, options.kind or choose_format(target))
 
 
 def _write_note(slide: Slide, grid: Grid, color_map: ChosenMap, form: Form, options: SlideOptions) -> dict[str, Json]:
-    """Return what to say of a slide in its description."""
+    """Return the description of a slide."""
     region = grid.region
     return {
         "software": f"bottlegan {__version__}",
-        "source": slide.kind,  # not its name, by which patients may be known
+        "source": slide.kind,  # not its name, which may identify a patient
         "level": region.level,
         "region": [region.x, region.y, region.width, region.height],
         "jpeg": f"quality {form.quality}, chroma 4:4:4",

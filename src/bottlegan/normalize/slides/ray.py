@@ -1,7 +1,7 @@
-"""Slides of a folder as tasks of a Ray cluster, which may be many machines.
+"""Slides of a folder as tasks of a Ray cluster of one or more machines.
 
-Slides go by path: each is read and written by whichever machine has a core free. So slides, model and output folder
-must be on a file system that all machines have at the same place, and BottleGAN must be installed on all of them.
+Only paths are sent: any machine with a free core reads and writes a slide. So slides, model and output folder must be
+on a file system that all machines mount at the same path, and BottleGAN must be installed on all of them.
 """
 
 import logging
@@ -21,22 +21,22 @@ from bottlegan.normalize.slides.one import SlideOptions
 from bottlegan.normalize.slides.workers import LABEL, TRIES, Job, fail, map_in_worker
 
 ANY = "auto"
-"""Stands for the address of the cluster that runs on this machine."""
+"""Means the cluster that runs on this machine."""
 REACH_SECONDS, CANCEL_SECONDS = 5.0, 30.0
 ENVIRONMENT = {
-    "RAY_USAGE_STATS_ENABLED": "0",  # it reports its use to its makers unless told otherwise
+    "RAY_USAGE_STATS_ENABLED": "0",  # otherwise Ray reports its use to its makers
     "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",  # under `uv run` it would upload the working directory
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # its future behavior, of which it else warns
-    "RAY_task_oom_retries": str(TRIES - 1),  # else it tries a slide that is too large forever
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # its future behavior; otherwise it warns
+    "RAY_task_oom_retries": str(TRIES - 1),  # otherwise it retries a slide that is too large forever
 }
 
 
 def run_on_ray(address: str) -> Runner:
-    """Return a runner that has each slide mapped by a task with one core, on the cluster at an address.
+    """Return a runner that maps each slide in a task with one core, on the cluster at an address.
 
     Args:
-        address: `auto` for the cluster of this machine, HOST:PORT of one that this machine is part of, or
-            ray://HOST:PORT of any.
+        address: `auto` for the cluster of this machine, HOST:PORT for one that this machine belongs to, or
+            ray://HOST:PORT for any.
     """
 
     def run(pairs: Sequence[Pair], choice: MapChoice, options: SlideOptions, progress: Progress) -> Iterator[Outcome]:
@@ -57,10 +57,10 @@ def _run_all(ray: Any, pairs: Sequence[Pair], job: Job) -> Iterator[Outcome]:
             (done,), _ = ray.wait(list(running), num_returns=1)
             yield _get(ray, done, running.pop(done))
     finally:
-        for each in running:
-            ray.cancel(each)
+        for task in running:
+            ray.cancel(task)
         if running:
-            # Disconnecting kills what still runs, before it could remove what it has half written.
+            # Disconnecting kills running tasks before they can remove half-written files.
             ray.wait(list(running), num_returns=len(running), timeout=CANCEL_SECONDS)
 
 
@@ -68,7 +68,7 @@ def _get(ray: Any, done: Any, pair: Pair) -> Outcome:
     try:
         outcome: Outcome = ray.get(done)
     except ray.exceptions.RayTaskError:
-        raise  # a fault of ours
+        raise  # a bug
     except ray.exceptions.RayError:
         return fail(pair, "see the logs of the Ray cluster")
     return outcome
@@ -76,17 +76,17 @@ def _get(ray: Any, done: Any, pair: Pair) -> Outcome:
 
 @contextmanager
 def _connected(address: str) -> Iterator[Any]:
-    """Yield Ray, connected to a cluster, which goes on when the block ends."""
+    """Yield Ray, connected to a cluster that keeps running after the block."""
     ray = _import_ray()
     try:
         if address != ANY:
             _reach(address)
-        # No runtime environment, so that nothing of this machine is sent but the names of slides.
+        # No runtime environment, so that only the names of slides leave this machine.
         ray.init(address, runtime_env={}, log_to_driver=False, logging_level=logging.ERROR)
     except (OSError, ValueError, RuntimeError) as error:
-        said = str(error).partition("\n")[0]
+        reason = str(error).partition("\n")[0]
         raise InputError(
-            f"{address}: no Ray cluster can be used there ({said}); start one with `ray start --head`, "
+            f"{address}: there is no usable Ray cluster ({reason}); start one with `ray start --head`, "
             "then give `auto`, HOST:PORT or ray://HOST:PORT"
         ) from None
     try:
@@ -96,7 +96,7 @@ def _connected(address: str) -> Iterator[Any]:
 
 
 def _reach(address: str) -> None:
-    """Refuse an address where nobody listens: Ray itself would try for minutes."""
+    """Refuse an address where nothing listens. Ray itself would try for minutes."""
     place = urlsplit(address if "://" in address else f"//{address}")
     if place.hostname is None or place.port is None:
         raise ValueError("it has no host and port")

@@ -1,7 +1,7 @@
 """Slides of a folder in several processes of this machine.
 
-Each process is a pool of one, so that it is known which slide it died of, and no other is lost with it. All hold one
-end of a pipe, whose other end only the first process has. When that is closed, or the first process dies, they stop.
+Each process is a pool of one. If it dies, the slide that killed it is known, and no other slide is lost. All hold one
+end of a pipe whose other end only the first process has. When that end closes, or the first process dies, they stop.
 """
 
 import multiprocessing
@@ -23,13 +23,13 @@ from bottlegan.normalize.slides.folder import Outcome, Pair, Runner, map_one
 from bottlegan.normalize.slides.one import SlideOptions
 
 TRIES = 2
-"""How often a slide is begun if the process that maps it dies: it may have died of the memory that others took."""
+"""Attempts at a slide if its process dies. It may have died because others took the memory."""
 LABEL = "slides"
 
 
 @dataclass(frozen=True)
 class Job:
-    """What all slides of a folder have in common."""
+    """What all slides of a folder share."""
 
     choice: MapChoice
     options: SlideOptions
@@ -37,7 +37,7 @@ class Job:
 
 
 class _UntilStopped(Silent):
-    """Shows nothing, and ends what is tracked when this process is to stop."""
+    """Shows nothing, and interrupts tracked work when this process must stop."""
 
     def track(
         self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
@@ -53,7 +53,7 @@ _UNTIL_STOPPED = _UntilStopped()
 
 
 def map_in_worker(pair: Pair, job: Job) -> Outcome:
-    """Map one slide in a process that does nothing else; the first slide prepares the maps of all."""
+    """Map one slide in a worker process. The first slide prepares the maps for all."""
 
     def make_map(source: Source) -> ChosenMap:
         return _prepare(job.choice)(source)
@@ -68,15 +68,15 @@ def _prepare(choice: MapChoice) -> MakeMap:
 
 
 def fail(pair: Pair, remedy: str) -> Outcome:
-    """Return what is said of a slide whose worker died each time."""
-    reason = f"each of the {TRIES} workers that began with it died, as they do when memory runs out"
+    """Return the outcome of a slide whose worker died at each attempt."""
+    reason = f"all {TRIES} workers that tried it died, which happens when memory runs out"
     return Outcome(*pair, "failed", error=f"{pair.source}: {reason}; {remedy}")
 
 
 def run_in_processes(workers: int) -> Runner:
-    """Return a runner that maps as many slides at a time, each in a process with its share of the cores.
+    """Return a runner that maps `workers` slides at a time, each in a process with its share of the cores.
 
-    A script must call it below `if __name__ == "__main__":`, because each process imports the script.
+    A script must call it under `if __name__ == "__main__":`, because each process imports the script.
     """
 
     def run(pairs: Sequence[Pair], choice: MapChoice, options: SlideOptions, progress: Progress) -> Iterator[Outcome]:
@@ -88,7 +88,7 @@ def run_in_processes(workers: int) -> Runner:
 
 
 def _run_all(pairs: Sequence[Pair], job: Job, count: int) -> Iterator[Outcome]:
-    """Give each process a slide whenever it has none, and a dead one's slide once more to a new one."""
+    """Give each idle process a slide, and retry the slide of a dead process in a new one."""
     waiting = deque((pair, 1) for pair in pairs)
     running: dict[Future[Outcome], tuple[ProcessPoolExecutor, Pair, int]] = {}
     with _starting() as start:
@@ -113,8 +113,8 @@ def _run_all(pairs: Sequence[Pair], job: Job, count: int) -> Iterator[Outcome]:
 
 @contextmanager
 def _starting() -> Iterator[Callable[[], ProcessPoolExecutor]]:
-    """Yield what starts a pool of one process; when the block ends, however it does, all have ended."""
-    context = multiprocessing.get_context("spawn")  # a copy of a process with threads may wait for them forever
+    """Yield a function that starts a pool of one process. All have ended when the block ends, however it ends."""
+    context = multiprocessing.get_context("spawn")  # a forked process may wait forever for threads that it lacks
     stop, held = context.Pipe(duplex=False)
     pools: list[ProcessPoolExecutor] = []
 
@@ -133,7 +133,7 @@ def _starting() -> Iterator[Callable[[], ProcessPoolExecutor]]:
 
 @contextmanager
 def _without_interrupts() -> Iterator[None]:
-    """Have what is started here never see Ctrl-C, which a terminal sends to all: the first process tells the others."""
+    """Hide Ctrl-C, which a terminal sends to all processes, from processes started here: the first one stops them."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -142,7 +142,7 @@ def _without_interrupts() -> Iterator[None]:
 
 
 def _watch(stop: Connection) -> None:
-    """End this process when the other end of the pipe is closed, but not before a half-written slide is removed."""
+    """End this process when the other end of the pipe closes, after removing a half-written slide."""
 
     def end() -> None:
         stop.poll(None)
