@@ -58,7 +58,7 @@ def test_one_batch_has_no_limit_and_gives_the_same_files_each_time(
     words = (tmp_path / "one", "--style", "x", "--model", root / "m.safetensors")
     for out in "ab":
         assert run(monkeypatch, *words, "--out", tmp_path / out) == 0
-    assert "No limit, so only distances" in capsys.readouterr().out
+    assert "Distances only" in capsys.readouterr().out
     for name in ("drift.html", "drift.csv", "drift.json"):
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 
@@ -67,7 +67,7 @@ def test_one_batch_has_no_limit_and_gives_the_same_files_each_time(
     ("change", "message"),
     [
         ({"FOLDER": "nowhere"}, "nowhere: there is no such file or folder"),
-        ({"FOLDER": "batches/2026-01"}, "holds no sub-folder; give each batch one"),
+        ({"FOLDER": "batches/2026-01"}, "holds no sub-folder; make one for each batch"),
         ({"FOLDER": "."}, "holds no image"),
         ({"--model": "gone.safetensors"}, "gone.safetensors: there is no such file"),
         ({"--style": ""}, "a style cannot be called"),

@@ -76,7 +76,7 @@ def fitted(model: BottleGAN, tmp_path_factory: pytest.TempPathFactory) -> dict[s
 def test_drift_is_found_where_eosin_fades_and_only_there(model: BottleGAN, fitted: dict[str, list[Batch]]) -> None:
     steady = measure_drift([*fitted["first"], *fitted["same"]], model, "lab")
     assert steady.drifted == []
-    assert say_result(steady).startswith("No drift found: all 6 batches")
+    assert say_result(steady).startswith("No drift found: all 6 measured batches")
     fading = measure_drift([*fitted["first"], *fitted["fading"]], model, "lab")
     # With three baseline batches of three images, the first step may pass for a change of tissue.
     assert fading.drifted[-2:] == ["2026-11", "2026-12"]
@@ -131,7 +131,7 @@ def test_two_baseline_batches_give_no_limit(model: BottleGAN) -> None:
     drift = measure_drift([batch("a", 0), batch("b", 0.1), batch("c", 9)], model, "lab", baseline=2)
     assert drift.limit is None
     assert drift.drifted == []
-    assert "needs 3 baseline batches, found 2" in say_result(drift)
+    assert "needs 3 baseline batches, there are 2" in say_result(drift)
 
 
 def test_the_colors_span_both_stains(model: BottleGAN) -> None:

@@ -39,7 +39,7 @@ def test_what_was_written_is_read_back_whole(limit: Limit | None, tmp_path: Path
 
 def test_the_way_of_the_stain_is_drawn(tmp_path: Path) -> None:
     titles = [each.title for each in list_sections(make_drift())]
-    assert "Where each batch lies" in titles
+    assert "Map of the batches' styles" in titles
 
 
 @pytest.mark.parametrize(

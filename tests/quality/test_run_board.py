@@ -46,7 +46,7 @@ def test_each_lab_has_a_state(run: Path) -> None:
     assert {name: tell_state(found, name) for name in "abcd"} == {
         "a": "trained in round 2",
         "b": "left out of round 2",
-        "c": "gave its style; has no labels",
+        "c": "sent its style; has no labels",
         "d": "joined",
     }
     (first, last) = found.history.rounds
@@ -74,7 +74,7 @@ def test_a_board_has_curves_labs_map_and_log(run: Path) -> None:
     assert [each.title for each in sections] == [
         "Over the rounds",
         "Labs",
-        "Who stains like whom",
+        "Map of the labs' styles",
         "Rounds",
         "Left out",
     ]

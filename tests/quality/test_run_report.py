@@ -59,7 +59,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_a_run_is_told_while_it_goes_on(run: Path) -> None:
     found = read_run(run)
-    assert found.status == "Going on, or killed: 3 of 9 rounds so far."
+    assert found.status == "Running, or killed: 3 of 9 rounds so far."
     table = list_rounds(found)
     assert table.columns == ("round", "trained", "left out", "loss", "IOU", "ECE", "NLL", "median lab")
     assert table.rows == [

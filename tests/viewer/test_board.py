@@ -109,7 +109,7 @@ def test_a_run_is_shown_live(run: Path, show: Show) -> None:
         assert page.locator("h2").all_inner_texts() == [
             "Over the rounds",
             "Labs",
-            "Who stains like whom",
+            "Map of the labs' styles",
             "Rounds",
             "Left out",
         ]

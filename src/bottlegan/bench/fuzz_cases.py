@@ -63,7 +63,7 @@ WORDS = (
     "ä",
     "🙂",
 )
-ODD_PATHS = ("", ".", "..", "/", "/dev/null", "/dev/full", "fifo", "loop", "lab", "lab/a.png", "no/such/folder/x")
+ODD_PATHS = ("", ".", "..", "/proc/", "/dev/null", "/dev/full", "fifo", "loop", "lab", "lab/a.png", "no/such/folder/x")
 ENDINGS = ("", ".png", ".tiff", ".safetensors", ".cube", ".json", ".toml", ".svs", ".dcm", ".gz", ".PNG")
 
 

@@ -1,1 +1,1 @@
-"""What users ask of their own images: how good they are, whether a stain drifts, and reports to read."""
+"""Quality of users' own images: scores, stain drift, and reports."""

@@ -1,4 +1,4 @@
-"""Curves over rounds, as plain SVG: several lines in a panel, one panel a metric, each line named beside its end."""
+"""Curves over rounds as plain SVG: one panel per metric, several lines per panel, each line named at its end."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,7 +9,7 @@ from bottlegan.quality.drift_chart import choose_step, wrap_svg
 Curve = Sequence[tuple[float, float]]
 """Points (round, value), by round."""
 
-# Apart for the color-blind, and readable on light and on dark pages.
+# Distinguishable for the color-blind, and readable on light and dark pages.
 COLORS = ("#d9541e", "#2f86d1", "#2a9d6f", "#9467bd", "#b8860b", "#7f7f7f", "#c2407e", "#4b5d9b")
 WIDE, HIGH = 360.0, 260.0
 LEFT, RIGHT, TOP, BOTTOM = 44.0, 10.0, 26.0, 30.0
@@ -17,7 +17,7 @@ LEGEND = 20.0
 
 
 def draw_curves(panels: Mapping[str, Mapping[str, Curve]], label: str) -> Markup:
-    """Return panels side by side, each with a curve for each name; a name has one color in all of them."""
+    """Return panels side by side, each with a curve per name. A name has the same color in all panels."""
     names = list(dict.fromkeys(name for curves in panels.values() for name in curves))
     colors = {name: COLORS[i % len(COLORS)] for i, name in enumerate(names)}
     dashes = {name: "none" if i < len(COLORS) else "5 4" for i, name in enumerate(names)}

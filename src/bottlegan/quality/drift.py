@@ -1,19 +1,18 @@
-"""Stain drift: whether a lab still stains as it did, seen in the style codes of its successive batches.
+"""Stain drift: whether a lab's stain changes, seen in the style codes of its successive batches.
 
-The network is frozen, so a style is its code, and the stain has drifted as far as the code has. Two distances say how
-far a batch is from the baseline, which is a style that the model knows or the mean of the first batches:
+The network is frozen, so a style is its code, and the stain has drifted as far as the code has. Two distances measure
+how far a batch is from the baseline, which is a style that the model knows or the mean of the first batches:
 
-- between the codes, as the root mean square of their difference. A prior's codes have unit variance in each component,
-  so this norm weighs what styles differ in most no more than the rest; two unrelated styles are about 1.4 apart;
-- between colors, as an eye sees it: the mean CIEDE2000 difference of fixed mixes of both stains, restained with either
-  code. About 1 is just visible side by side.
+- between codes: the root mean square of their difference. A prior's codes have unit variance in each component, so this
+  norm weighs all components alike. Two unrelated styles are about 1.4 apart.
+- between colors, as an eye sees them: the mean CIEDE2000 difference of fixed mixtures of both stains, restained with
+  either code. About 1 is just visible side by side.
 
-Tissue differs from batch to batch and moves a fitted code a little even if the stain stays. How much of a distance is
-that, the baseline batches tell, as in a Shewhart chart of individual values: see `find_limit`. Only the distance
-between codes has a limit: on simulated labs it tells drift from tissue earlier than the colors do, and a second limit
-would find hardly more but double the false alarms. With 8 images a batch and 3 baseline batches, about 9 of 100 batches
-of a steady lab are beyond the limit, with the default of 5 it is 5, with 8 it is 1; of batches with 30 % less eosin, 97
-or more.
+Tissue differs from batch to batch and moves a fitted code a little even if the stain does not change. The baseline
+batches show how much, as in a Shewhart chart of individual values: see `find_limit`. Only the distance between codes
+has a limit. On simulated labs it separates drift from tissue earlier than the colors do; a second limit would find
+hardly more but double the false alarms. With 8 images per batch, the limit marks about 9 of 100 batches of a steady lab
+with 3 baseline batches, 5 with the default of 5, and 1 with 8. Of batches with 30 % less eosin, it marks 97 or more.
 """
 
 import re
@@ -40,13 +39,13 @@ from bottlegan.onboarding.verdict import Verdict
 from bottlegan.stain.density import to_rgb
 
 STEPS = 5
-"""Concentrations of each stain, from none to strong, that the colors to compare are mixed of."""
+"""Number of concentrations per stain, from none to strong, in the mixtures whose colors are compared."""
 JUST_VISIBLE = 1.0
-"""CIEDE2000 difference that an eye can just see, side by side."""
+"""CIEDE2000 difference that is just visible side by side."""
 LEAST_BASELINE = 3
-"""Batches that limits need: two moving ranges."""
+"""Fewest baseline batches for a limit: two moving ranges."""
 THREE_SIGMA = 2.66
-"""Three standard deviations in mean moving ranges: two normal values differ by 1.128 standard deviations on average."""
+"""Three standard deviations in units of the mean moving range, which is 1.128 standard deviations on average."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Batch:
 
 @dataclass(frozen=True)
 class Limit:
-    """What to expect of a batch's distance while nothing drifts."""
+    """The range of a batch's distance to expect without drift."""
 
     center: float
     upper: float
@@ -71,7 +70,7 @@ class Limit:
 
 @dataclass(frozen=True)
 class Point:
-    """How far a batch is from the baseline; a refused one has no style, so no distances."""
+    """The distance of a batch from the baseline. A refused batch has no style, hence no distances."""
 
     batch: Batch
     in_baseline: bool
@@ -84,14 +83,14 @@ class Point:
 
 @dataclass(frozen=True)
 class Drift:
-    """How a lab's stain went from batch to batch."""
+    """The course of a lab's stain from batch to batch."""
 
     style: str
     known: bool
     """Whether the baseline is the model's style of this name, rather than the mean of the baseline batches."""
     points: Sequence[Point]
     limit: Limit | None
-    """Of the distance between codes; None if there are too few baseline batches."""
+    """Limit of the distance between codes; None if there are too few baseline batches."""
     colors: Pixels
     """(STEPS, STEPS, 3): the baseline's stain."""
 
@@ -107,12 +106,14 @@ class Drift:
 
 
 def list_batches(folder: Path) -> dict[str, list[Patch]]:
-    """Return the patches of each batch, one sub-folder each, in the order of their names: 2026-2 before 2026-10."""
+    """Return the patches of each batch, one sub-folder each, in natural order of their names: 2026-2 before 2026-10."""
     if not folder.is_dir():
         raise MissingError(f"{folder}: there is no such folder; check the path")
     batches = [path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")]
     if not batches:
-        raise MissingError(f"{folder}: holds no sub-folder; give each batch one, named by its date, as 2026-01")
+        raise MissingError(
+            f"{folder}: holds no sub-folder; make one for each batch, named by its date, such as 2026-01"
+        )
     ordered = sorted(batches, key=lambda path: (re.sub(r"\d+", lambda n: n[0].zfill(20), path.name), path.name))
     return {path.name: list_patches(path) for path in ordered}
 
@@ -123,24 +124,24 @@ def fit_batches(
     """Fit a style code to each batch."""
     fitted, weights = [], to_weights(model)
     for name, patches in (progress or Silent()).track(batches.items(), "fitting batches", len(batches)):
-        # What `onboard` would not look at need not be read.
-        found = onboard([patch.read_image() for patch in spread(patches, MOST_IMAGES)], weights)
+        # Images that `onboard` would not use are not read.
+        style = onboard([patch.read_image() for patch in spread(patches, MOST_IMAGES)], weights)
         fitted.append(
-            Batch(name, len(patches), found.diagnosis.verdict, found.diagnosis.reason, torch.from_numpy(found.code))
+            Batch(name, len(patches), style.diagnosis.verdict, style.diagnosis.reason, torch.from_numpy(style.code))
         )
     return fitted
 
 
 @torch.no_grad()
 def measure_drift(batches: Sequence[Batch], model: BottleGAN, style: str, baseline: int = LEAST_BASELINE) -> Drift:
-    """Measure how far each batch is from the baseline, and which of them are farther than the limit allows.
+    """Measure the distance of each batch from the baseline, and which batches are beyond the limit.
 
     Args:
-        batches: In the order of time.
-        model: With which they were fitted. If it knows the style, that is what batches are compared with.
-        style: Its name, or else what to call it.
-        baseline: The first so many batches with a style, of those there are, are taken to be as they should: the limit
-            comes from them, and so does the style that batches are compared with, unless the model knows it.
+        batches: Batches in the order of time.
+        model: The model that they were fitted with. If it knows the style, batches are compared with that.
+        style: Name of the style, or a label for it.
+        baseline: Number of initial batches with a style that form the baseline. They give the limit and, unless the
+            model knows the style, the style that batches are compared with.
     """
     usable = [batch for batch in batches if batch.verdict != Verdict.REFUSED]
     if not usable:
@@ -166,16 +167,16 @@ def measure_drift(batches: Sequence[Batch], model: BottleGAN, style: str, baseli
 def mean_code(batches: Sequence[Batch]) -> Tensor:
     """Return the mean code (K,) of batches.
 
-    A baseline batch is compared with the mean of the OTHERS: with its own code in it, it would seem nearer than any
-    later batch can be, and the limit would come out too tight.
+    A baseline batch is compared with the mean of the OTHERS. With its own code in the mean it would seem nearer than
+    any later batch, and the limit would be too tight.
     """
     return torch.stack([batch.code for batch in batches]).mean(0)
 
 
 def mix_colors(reference: ReferenceStain) -> Tensor:
-    """Return mixes of both reference stains as an image (1, 3, STEPS, STEPS), hematoxylin growing to the right.
+    """Return mixtures of both reference stains as an image (1, 3, STEPS, STEPS), with hematoxylin increasing rightward.
 
-    Concentrations grow as squares: most tissue is pale, and in the dark a change is hard to see.
+    Concentrations increase as squares, because most tissue is pale and changes in dark colors are hard to see.
     """
     levels = torch.linspace(0, 1, STEPS).square()
     eosin, hematoxylin = torch.meshgrid(levels, levels, indexing="ij")
@@ -185,16 +186,16 @@ def mix_colors(reference: ReferenceStain) -> Tensor:
 
 
 def measure_distances(model: BottleGAN, colors: Tensor, code: Tensor, compared: Tensor) -> tuple[float, float]:
-    """Return how far two codes (K,) are apart, and how different colors (1, 3, H, W) look when restained with them."""
+    """Return the distance of two codes (K,), and the difference of colors (1, 3, H, W) restained with either."""
     apart = (code - compared).square().mean().sqrt().item()
     return apart, delta_e(model.restain(colors, code), model.restain(colors, compared)).item()
 
 
 def find_limit(values: Sequence[float]) -> Limit | None:
-    """Return the limit of a Shewhart chart of individual values, or None if there are too few of them.
+    """Return the limit of a Shewhart chart of individual values, or None if there are too few values.
 
-    It is their mean plus three standard deviations, and these are estimated from the ranges between successive values:
-    a trend within the baseline then does not widen the limit, as it would the usual standard deviation.
+    It is their mean plus three standard deviations, estimated from the ranges between successive values. A trend within
+    the baseline therefore does not widen the limit, as it would with the usual standard deviation.
     """
     if len(values) < LEAST_BASELINE:
         return None
@@ -204,5 +205,5 @@ def find_limit(values: Sequence[float]) -> Limit | None:
 
 
 def to_picture(images: Tensor) -> Pixels:
-    """Return the first of some images (N, 3, H, W) as RGB levels (H, W, 3)."""
+    """Return the first of images (N, 3, H, W) as RGB levels (H, W, 3)."""
     return from_batch(images[:1])[0]

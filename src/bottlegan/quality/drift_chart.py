@@ -1,4 +1,4 @@
-"""Drawings of stain drift, as plain SVG: what is not data is in the color of the page's text, so both themes work."""
+"""Charts of stain drift as plain SVG. Everything but data has the color of the page's text, so both themes work."""
 
 import math
 from collections.abc import Sequence
@@ -8,21 +8,21 @@ from markupsafe import Markup
 
 from bottlegan.imaging.files import Pixels
 
-# Between the grays of a light and of a dark page, and apart for the color-blind; shapes differ as well.
+# Visible on light and dark pages, and distinguishable for the color-blind; the shapes differ as well.
 CALM, ALARM = "#2f86d1", "#d9541e"
 LEFT, RIGHT, TOP, BOTTOM = 48.0, 150.0, 14.0, 72.0
 WIDE, HIGH = 960.0, 310.0
 MOST_NAMES = 26
-"""Names under a chart; of more batches, every second, third, ... is named."""
+"""Most names under a chart. With more batches, only every second, third, ... is named."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A point of a chart: a batch."""
+    """A point of a chart, for a batch."""
 
     name: str
     value: float | None
-    """None if it could not be measured."""
+    """None if it was not measured."""
     alarm: bool
     hollow: bool
     """Whether it belongs to the baseline."""
@@ -60,7 +60,7 @@ def draw_chart(marks: Sequence[Mark], levels: Sequence[Level], label: str) -> Ma
 
 
 def draw_strip(baseline: Pixels, batch: Pixels, label: str) -> Markup:
-    """Return patches of color in a row, the baseline's (H, W, 3) in the upper half and the batch's in the lower."""
+    """Return a row of color patches: the baseline's (H, W, 3) in the upper half, the batch's in the lower half."""
     side, half = 22.0, 20.0
     pairs = zip(baseline.reshape(-1, 3).tolist(), batch.reshape(-1, 3).tolist(), strict=True)
     parts = [
@@ -74,13 +74,13 @@ def draw_strip(baseline: Pixels, batch: Pixels, label: str) -> Markup:
 
 
 def choose_step(highest: float) -> float:
-    """Return a round distance between ticks, of which three to eight fit below the highest value."""
+    """Return a round distance between ticks, so that three to eight fit below the highest value."""
     power = 10 ** math.floor(math.log10(highest / 3))
     return max(factor * power for factor in (1, 2, 5) if factor * power <= highest / 3)
 
 
 def wrap_svg(width: float, height: float, label: str, parts: Sequence[Markup]) -> Markup:
-    """Return a picture of the given parts, to stand in a page."""
+    """Return a picture of these parts, for a page."""
     opening = Markup(
         '<svg viewBox="0 0 {0} {1}" width="{0}" height="{1}" role="img" aria-label="{2}" '
         'font-family="inherit" font-size="12" fill="currentColor">'

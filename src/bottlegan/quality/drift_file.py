@@ -1,4 +1,4 @@
-"""Reading `drift.json` back, checked: all that `bottlegan drift` found out, to be shown again."""
+"""Reading `drift.json`, checked, to show again what `bottlegan drift` found."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,7 +19,7 @@ Colors = tuple[tuple[tuple[Level, Level, Level], ...], ...]
 
 @document
 class LimitDocument:
-    """What to expect of a batch's distance while nothing drifts."""
+    """The range of a batch's distance to expect without drift."""
 
     center: float
     upper: float
@@ -27,7 +27,7 @@ class LimitDocument:
 
 @document
 class BatchDocument:
-    """A batch, and how far it is from the baseline."""
+    """A batch, and its distance from the baseline."""
 
     batch: str
     images: int
@@ -43,7 +43,7 @@ class BatchDocument:
 
 @document
 class DriftDocument:
-    """How a lab's stain went from batch to batch."""
+    """The course of a lab's stain from batch to batch."""
 
     style: str
     compared_with: str
@@ -55,21 +55,21 @@ class DriftDocument:
 
 
 def read_drift(path: Path) -> Drift:
-    """Return what `bottlegan drift` wrote to `drift.json`."""
-    said = load(DriftDocument, path)
-    pictures = [said.colors, *(each.colors for each in said.batches)]
+    """Return the content of a `drift.json` that `bottlegan drift` wrote."""
+    document = load(DriftDocument, path)
+    pictures = [document.colors, *(batch.colors for batch in document.batches)]
     if any(len(row) != STEPS for picture in pictures for row in (picture, *picture)):
         raise ConfigError(f"{path}: holds other colors than {STEPS} x {STEPS}; run bottlegan drift again")
     points = [
         Point(
-            Batch(each.batch, each.images, each.verdict, each.reason, torch.tensor(each.code)),
-            each.in_baseline,
-            each.code_distance,
-            each.delta_e,
-            each.out_of_control,
-            np.array(each.colors, np.uint8),
+            Batch(batch.batch, batch.images, batch.verdict, batch.reason, torch.tensor(batch.code)),
+            batch.in_baseline,
+            batch.code_distance,
+            batch.delta_e,
+            batch.out_of_control,
+            np.array(batch.colors, np.uint8),
         )
-        for each in said.batches
+        for batch in document.batches
     ]
-    limit = None if said.limit is None else Limit(said.limit.center, said.limit.upper)
-    return Drift(said.style, said.compared_with == KNOWN, points, limit, np.array(said.colors, np.uint8))
+    limit = None if document.limit is None else Limit(document.limit.center, document.limit.upper)
+    return Drift(document.style, document.compared_with == KNOWN, points, limit, np.array(document.colors, np.uint8))

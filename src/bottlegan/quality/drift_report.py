@@ -1,4 +1,4 @@
-"""Stain drift as files: `drift.html` to look at, `drift.csv` for a spreadsheet, `drift.json` for a program."""
+"""Stain drift as files: `drift.html` to read, `drift.csv` for spreadsheets, `drift.json` for programs."""
 
 import csv
 import io
@@ -42,7 +42,7 @@ def write_drift(drift: Drift, out: Path) -> Path:
 
 
 def to_csv(drift: Drift) -> str:
-    """Return a line for each batch under the names of the columns; what could not be measured is empty."""
+    """Return a line for each batch under the column names. Cells without a measurement are empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -85,49 +85,50 @@ def say_result(drift: Drift) -> str:
     """Return in one sentence whether the stain drifted."""
     names = drift.drifted
     if drift.limit is None:
-        return f"No limit, so only distances: it needs {LEAST_BASELINE} baseline batches, found {len(drift.baseline)}."
+        return f"Distances only: a limit needs {LEAST_BASELINE} baseline batches, there are {len(drift.baseline)}."
     if not names:
         measured = sum(point.code_distance is not None for point in drift.points)
-        return f"No drift found: all {measured} batches that could be measured are within the limit."
+        return f"No drift found: all {measured} measured batches are within the limit."
     listed = ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
     return f"Drift found: {len(names)} of {len(drift.points)} batches out of control ({listed})."
 
 
 def say_lead(drift: Drift) -> str:
-    """Return what the page begins with."""
+    """Return the lead paragraph of the page."""
     source = "the model's own code of this style" if drift.known else f"the mean of {', '.join(drift.baseline)}"
     refused = [point.batch.name for point in drift.points if point.batch.verdict == Verdict.REFUSED]
-    left_out = f" Refused, so neither measured nor part of any limit: {', '.join(refused)}." if refused else ""
+    left_out = f" Refused, hence not measured and not part of the limit: {', '.join(refused)}." if refused else ""
     return f"{say_result(drift)} Batches are compared with {source}.{left_out}"
 
 
 def list_sections(drift: Drift) -> list[Table | Drawing]:
-    """Return all that there is to see of a lab's stain over time."""
+    """Return all sections about a lab's stain over time."""
     code = [Mark(p.batch.name, p.code_distance, p.out_of_control, p.in_baseline) for p in drift.points]
     seen = [Mark(p.batch.name, p.delta_e, p.out_of_control, p.in_baseline) for p in drift.points]
     limit = drift.limit
     levels = [] if limit is None else [Level("limit", limit.upper, alarm=True), Level("baseline mean", limit.center)]
-    # A cell may be a drawing: the page takes markup as it is, and escapes all other text.
+    # A cell may be a drawing: the page inserts markup unchanged, and escapes all other text.
     return [
         Table(
-            "How far each batch is from the baseline",
-            "Distance between style codes: the root mean square of their difference. Codes have unit variance, so two "
-            "unrelated styles are about 1.4 apart. Circles are batches, hollow ones the baseline; diamonds are out of "
-            "control; a cross is a batch that was refused.",
+            "Distance of each batch from the baseline",
+            "Distance between style codes: the root mean square of their difference. Codes have unit variance, so "
+            "two unrelated styles are about 1.4 apart. Circles are batches; hollow circles belong to the baseline. "
+            "Diamonds are batches out of control. A cross is a refused batch.",
             (),
             [(draw_chart(code, levels, "distance of each batch's code from the baseline's"),)],
         ),
         Table(
-            "What an eye would see of it",
-            "Mean CIEDE2000 difference (ΔE) between mixes of both stains, restained as the batch and as the baseline.",
+            "Visible difference",
+            "Mean CIEDE2000 difference (ΔE) of mixtures of both stains, restained like the batch and the baseline.",
             (),
             [(draw_chart(seen, [Level("just visible", JUST_VISIBLE)], "color difference of each batch"),)],
         ),
         *_draw_way(drift),
         Table(
             "The stain of each batch",
-            "Mixes of both stains: from left to right eosin in steps, and within each step hematoxylin. Upper half: "
-            "the baseline. Lower half: the batch. Where no edge shows between them, an eye would see no drift.",
+            "Mixtures of both stains: eosin increases in steps from left to right, and hematoxylin within each step. "
+            "The upper half is the baseline, the lower half the batch. If you see no edge between them, you would not "
+            "see the drift either.",
             ("batch", "ΔE", "baseline above, batch below"),
             [_strip_row(drift, point) for point in drift.points],
         ),
@@ -140,16 +141,18 @@ _HEADINGS = ("batch", "images", "code distance", "ΔE", "", "verdict", "what was
 
 def _draw_way(drift: Drift) -> list[Drawing]:
     """Return the map of the batches' styles, in the order of time; nothing if there are fewer than two."""
-    found = [point for point in drift.points if point.code_distance is not None]
-    if len(found) < 2:
+    measured = [point for point in drift.points if point.code_distance is not None]
+    if len(measured) < 2:
         return []
-    stains = [Stain(point.batch.name, point.batch.code.numpy(), point.colors, point.out_of_control) for point in found]
+    stains = [
+        Stain(point.batch.name, point.batch.code.numpy(), point.colors, point.out_of_control) for point in measured
+    ]
     caption = (
-        "Each batch as a swatch of its stain, where its style code lies, joined to the next. An orange frame marks a "
-        "batch that is out of control. A steady lab stays in one place; drift is a way that leads out of it."
+        "Each batch is a swatch of its stain at the position of its style code, connected to the next batch. An orange "
+        "frame marks a batch out of control. A steady lab stays in one place; drift is a path that leads away from it."
     )
     drawn = draw_style_map(stains, "map of the batches' styles", in_order=True)
-    return [Drawing("Where each batch lies", caption, drawn)]
+    return [Drawing("Map of the batches' styles", caption, drawn)]
 
 
 def _strip_row(drift: Drift, point: Point) -> tuple[str, str, str]:
@@ -168,15 +171,15 @@ def _row(point: Point) -> tuple[str, ...]:
 
 
 def _explain(drift: Drift) -> str:
-    looked = f"At most {MOST_IMAGES} images of a batch are looked at."
+    used = f"At most {MOST_IMAGES} images of a batch are used."
     if drift.limit is None:
-        return f"{looked} There is no limit: that needs {LEAST_BASELINE} baseline batches."
+        return f"{used} There is no limit, because that needs {LEAST_BASELINE} baseline batches."
     return (
-        f"{looked} The limit, {drift.limit.upper:.3f}, is that of a Shewhart chart of individual values: over the "
+        f"{used} The limit, {drift.limit.upper:.3f}, is that of a Shewhart chart of individual values: over the "
         f"{len(drift.baseline)} baseline batches, the mean distance plus {THREE_SIGMA} times the mean range between "
-        "successive ones, which is three standard deviations. It allows for what differs while the stain stays: other "
-        "tissue, other patients. From three batches it is rough, and about one batch in ten of a steady lab is beyond "
-        "it; from five, one in twenty; from eight, one in a hundred."
+        "successive batches, which is three standard deviations. It allows for differences at a constant stain, such "
+        "as other tissue and other patients. With three baseline batches the limit is rough, and about one batch in "
+        "ten of a steady lab is beyond it; with five, one in twenty; with eight, one in a hundred."
     )
 
 

@@ -1,4 +1,4 @@
-"""How good a folder of results is, against a folder of ground truth."""
+"""Scoring a folder of results against a folder of ground truth."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The scores of all images, and the distance between the two sets, which takes at least two."""
+    """The scores of all images, and the distance between the two sets, which needs at least two images."""
 
     rows: tuple[Row, ...]
     fid: FrechetDistance | None
@@ -44,7 +44,7 @@ class Evaluation:
         }
 
     def to_json(self) -> Json:
-        """Return everything as JSON can hold it."""
+        """Return everything in a form that JSON can hold."""
         return {
             "count": len(self.rows),
             "summary": {key: dict(values) for key, values in self.summary().items()},
@@ -56,7 +56,7 @@ class Evaluation:
 def evaluate_folders(
     output: Path, truth: Path, extractor: FeatureExtractor | None = None, progress: Progress | None = None
 ) -> Evaluation:
-    """Compare the images in `output` with those of the same name in `truth`; no image may lack its counterpart."""
+    """Compare the images in `output` with those of the same name in `truth`. Each image must have a counterpart."""
     progress = progress or Silent()
     pairs = pair_patches(output, truth)
     rows = [_compare(*pair) for pair in progress.track(pairs, "comparing images", len(pairs))]

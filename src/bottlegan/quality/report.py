@@ -1,4 +1,4 @@
-"""Reports: one HTML file with everything in it, to open anywhere and send to anyone."""
+"""Reports: self-contained HTML files that open anywhere."""
 
 import base64
 import io
@@ -18,7 +18,7 @@ from bottlegan.imaging.files import Pixels
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of text under headings; the first column names the row."""
+    """Rows of text under headings. The first column names the row."""
 
     title: str
     caption: str
@@ -40,7 +40,7 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A picture made of lines, as SVG."""
+    """A line drawing, as SVG."""
 
     title: str
     caption: str
@@ -59,7 +59,7 @@ def write_report(path: Path, title: str, lead: str, sections: Sequence[Table | G
 
 
 def paint(grid: Grid, side: int) -> Pixels:
-    """Return a grid as one wide picture of squares of `side` pixels, a column for each of its rows, without text."""
+    """Return a grid as one wide picture without text: squares of `side` pixels, one column per row of the grid."""
     cell = side + max(2, side // 40)
     columns = [pictures for _, pictures in grid.rows]
     sheet = Image.new("RGB", (cell * len(columns), cell * len(columns[0])), "white")
@@ -70,7 +70,7 @@ def paint(grid: Grid, side: int) -> Pixels:
 
 
 def to_uri(levels: Pixels) -> str:
-    """Return RGB levels (H, W, 3) as a picture that fits into an `src` attribute."""
+    """Return RGB levels (H, W, 3) as a data URI for an `src` attribute."""
     buffer = io.BytesIO()
     Image.fromarray(levels).save(buffer, format="WEBP", quality=90)
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -1,4 +1,4 @@
-"""A federation at a glance, while it runs: curves, labs with their states and stains, who is left out, and why."""
+"""A running federation at a glance: curves, the states and stains of labs, and which labs were left out and why."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ from bottlegan.quality.style_map import Stain, draw_style_map, draw_swatch, find
 
 
 def list_board(run: RunState, stains: Sequence[Stain]) -> list[Table | Drawing]:
-    """Return all that there is to see of a run, the most telling first."""
+    """Return all sections about a run, the most important first."""
     troubled = {name for name in run.members.clients if is_trouble(tell_state(run, name))}
     marked = [replace(stain, alarm=stain.name in troubled) for stain in stains]
     sections: list[Table | Drawing] = [draw_run(run)] if run.history.rounds else []
@@ -31,7 +31,7 @@ def list_board(run: RunState, stains: Sequence[Stain]) -> list[Table | Drawing]:
 
 @torch.no_grad()
 def read_stains(folder: Path) -> list[Stain]:
-    """Return the styles of all labs of a run, and what they look like; none before phase 1 has ended."""
+    """Return the styles of all labs of a run, with their colors; none before phase 1 has ended."""
     if not (folder / STYLES).exists():
         return []
     model = BottleGAN.load(folder / STYLES)
@@ -43,7 +43,7 @@ def read_stains(folder: Path) -> list[Stain]:
 
 
 def list_states(run: RunState, stains: Sequence[Stain]) -> Table:
-    """Return the table of labs, with the stain of each, what it does, and who stains most like it."""
+    """Return the table of labs, with each lab's stain, its state, and the lab that stains most like it."""
     seen, nearest, labs = {stain.name: stain for stain in stains}, find_nearest(stains), list_labs(run)
     rows: list[Sequence[str]] = []
     for name, *rest in labs.rows:
@@ -56,7 +56,7 @@ def list_states(run: RunState, stains: Sequence[Stain]) -> Table:
 
 
 def tell_state(run: RunState, name: str) -> str:
-    """Return in a few words what a lab did last."""
+    """Return a lab's last action in a few words."""
     last = run.events[-1] if run.events else {}
     if last.get("kind") == WAITING and name in last.get("clients", ()):
         return "waited for"
@@ -66,17 +66,17 @@ def tell_state(run: RunState, name: str) -> str:
         if what:
             return f"{what} round {record.number}"
     labels = "" if member.labeled else "; has no labels"
-    return f"gave its style{labels}" if member.verdict else "joined"
+    return f"sent its style{labels}" if member.verdict else "joined"
 
 
 def _tell_part(record: RoundRecord, name: str) -> str:
-    """Return what a lab did in a round; nothing if it was not asked."""
+    """Return a lab's action in a round; an empty text if it was not asked."""
     parts = {"left out of": record.left_out, "suspected in": record.suspects, "trained in": record.trained}
     return next((what for what, names in parts.items() if name in names), "")
 
 
 def is_trouble(state: str) -> bool:
-    """Return whether a state asks for somebody to look."""
+    """Return whether a state needs attention."""
     return state.startswith(("left out", "suspected", "waited for"))
 
 
@@ -84,9 +84,9 @@ def draw_styles(stains: Sequence[Stain]) -> Drawing:
     """Return the map of all labs' styles."""
     shown = place_styles(np.stack([stain.code for stain in stains])).shown
     caption = (
-        "Each lab as a swatch of its stain, hematoxylin growing to the right and eosin downward, where its style code "
-        "lies. A line leads to the lab that stains most like it. An orange frame marks a lab that was left out, is "
-        "suspected or is waited for. "
-        f"The plane shows {shown:.0%} of how they differ. Unrelated styles are about 1.4 apart."
+        "Each lab is a swatch of its stain at the position of its style code. Hematoxylin increases to the right, "
+        "eosin downward. A line leads to the lab that stains most like it. An orange frame marks a lab that was left "
+        "out, is suspected or is late. "
+        f"The plane shows {shown:.0%} of the differences. Unrelated styles are about 1.4 apart."
     )
-    return Drawing("Who stains like whom", caption, draw_style_map(stains, "map of the labs' styles"))
+    return Drawing("Map of the labs' styles", caption, draw_style_map(stains, "map of the labs' styles"))

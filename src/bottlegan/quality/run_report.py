@@ -1,4 +1,4 @@
-"""How a federation is going, or went: a table for the terminal and a page with curves, from the folder of its run."""
+"""The state of a federation, from the folder of its run: tables for the terminal, and a page with curves."""
 
 import json
 from collections.abc import Sequence
@@ -18,17 +18,17 @@ from bottlegan.quality.report import Drawing, Table, write_report
 
 ALL = "all labs"
 MOST_CURVES = 8
-"""Labs that have a curve of their own; more of them nobody can tell apart."""
+"""Most labs with curves of their own; more could not be distinguished."""
 AGREEMENT = "Agreement"
 LABS = "Labs"
 LOSS = "loss in training"
 OF = "/"
-"""Between the name of a score and that of the class that it is of."""
+"""Separates the name of a score from the name of its class."""
 
 
 @dataclass(frozen=True)
 class RunState:
-    """What the folder of a run says."""
+    """The content of the folder of a run."""
 
     folder: Path
     members: Members
@@ -37,17 +37,17 @@ class RunState:
 
     @property
     def metrics(self) -> list[str]:
-        """Names of the scores of all classes together."""
-        return list(dict.fromkeys(name for each in self.history.rounds for name in each.scores if OF not in name))
+        """Names of the scores over all classes."""
+        return list(dict.fromkeys(name for record in self.history.rounds for name in record.scores if OF not in name))
 
     @property
     def planned(self) -> int:
-        """How many rounds there are to be."""
+        """The planned number of rounds."""
         return next((int(event["rounds"]) for event in reversed(self.events) if event["kind"] == BEGUN), 0)
 
     @property
     def status(self) -> str:
-        """How the run stands, in a sentence."""
+        """The state of the run in a sentence."""
         done = f"{len(self.history.rounds)} of {self.planned} rounds"
         last = self.events[-1] if self.events else {"kind": BEGUN}
         if last["kind"] == FINISHED:
@@ -56,11 +56,11 @@ class RunState:
             return f"Failed after {done}: {last['text'] or last['error']}"
         if last["kind"] == WAITING:
             return f"Waiting for {', '.join(last['clients'])}: {done} so far."
-        return f"Going on, or killed: {done} so far."
+        return f"Running, or killed: {done} so far."
 
 
 def read_run(folder: Path) -> RunState:
-    """Read how a run stands; it may be going on meanwhile."""
+    """Read the state of a run, which may be in progress."""
     if not holds_run(folder) and not (folder / LOG).exists():
         raise InputError(f"{folder}: is not the folder of a federation; give the --out of bottlegan simulate")
     history = read_document(History, folder / HISTORY) if (folder / HISTORY).exists() else History()
@@ -68,7 +68,7 @@ def read_run(folder: Path) -> RunState:
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """Return the events of a log; a line that is just being written is passed over."""
+    """Return the events of a log. A line that is still being written is skipped."""
     if not path.exists():
         return []
     events = []
@@ -83,13 +83,13 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 
 
 def list_damage(run: RunState) -> Table:
-    """Return which files were damaged, and what was used instead."""
-    rows = [(str(each["text"]),) for each in run.events if each["kind"] == DAMAGED]
-    return Table("Damaged files", "What was found when the run went on, and what was used instead.", ("what",), rows)
+    """Return the damaged files, and the files used instead."""
+    rows = [(str(event["text"]),) for event in run.events if event["kind"] == DAMAGED]
+    return Table("Damaged files", "Damage found when the run was resumed, and the file used instead.", ("what",), rows)
 
 
 def list_rounds(run: RunState) -> Table:
-    """Return what there is to say of each round that was scored, and of the last one."""
+    """Return the table of all scored rounds and the last round."""
     shown = [record for record in run.history.rounds if record.scores or record == run.history.rounds[-1]]
     private = any(record.epsilon is not None for record in run.history.rounds)
     columns = ("round", "trained", "left out", "loss", *map(_head, run.metrics), "median lab")
@@ -107,14 +107,14 @@ def list_rounds(run: RunState) -> Table:
         for record in shown
     ]
     text = (
-        "Scores are over the test images of all labs, as labs report them; the loss is the mean of labs. The last "
-        "column is the first score of the median lab: a few labs that report too well cannot change it much."
+        "Scores are over the test images of all labs, as reported by the labs; the loss is the mean over labs. The "
+        "last column is the first score of the median lab, which a few dishonest labs can hardly change."
     )
     return Table("Rounds", text, columns, rows)
 
 
 def list_labs(run: RunState) -> Table:
-    """Return what there is to say of each lab, worst first where there are scores."""
+    """Return the table of labs. If there are scores, the worst lab comes first."""
     scored = next((record.each for record in reversed(run.history.rounds) if record.each), {})
     names = sorted(run.members.clients, key=lambda name: (next(iter(scored.get(name, {}).values()), 2.0), name))
     rows = []
@@ -132,51 +132,55 @@ def list_labs(run: RunState) -> Table:
             )
         )
     columns = ("lab", "labeled / all / test", "style", "rounds", "loss", *map(_head, run.metrics))
-    return Table(LABS, "Images that each has, the verdict on its style, rounds it trained in.", columns, rows)
+    return Table(LABS, "Images of each lab, the verdict on its style, and the rounds it trained in.", columns, rows)
 
 
 def list_class_scores(run: RunState) -> Table:
-    """Return the scores of each class when they were last taken, where there are more than two classes."""
+    """Return the latest scores of each class, if there are more than two classes."""
     scored = find_scored(run.history)
-    found: dict[str, dict[str, float]] = {}
+    scores_by_class: dict[str, dict[str, float]] = {}
     for key, value in () if scored is None else scored.scores.items():
         metric, of, name = key.partition(OF)
         if of:
-            found.setdefault(name, {})[metric] = value
-    metrics = list(dict.fromkeys(metric for each in found.values() for metric in each))
-    rows = [(name, *(_format(each.get(metric)) for metric in metrics)) for name, each in found.items()]
+            scores_by_class.setdefault(name, {})[metric] = value
+    metrics = list(dict.fromkeys(metric for scores in scores_by_class.values() for metric in scores))
+    rows = [(name, *(_format(scores.get(metric)) for metric in metrics)) for name, scores in scores_by_class.items()]
     return Table("Classes", "Over the test images of all labs.", ("class", *map(_head, metrics)), rows)
 
 
 def list_standing(run: RunState) -> Table:
-    """Return how each lab's updates lay to those of the others, and how often it was suspected; worst first."""
-    found = []
+    """Return how far each lab's updates agree with the others', and how often it was suspected; worst first."""
+    ranked = []
     for name in sorted({name for record in run.history.rounds for name in record.standing}):
         rounds = [record for record in run.history.rounds if name in record.standing]
         named = [record for record in rounds if name in record.suspects]
         cosine = fmean(record.standing[name].cosine for record in rounds)
         longest = max(record.standing[name].length for record in rounds)
         why = named[-1].suspects[name] if named else "-"
-        found.append(
+        ranked.append(
             (-len(named), cosine, (name, f"{len(named)} of {len(rounds)}", f"{cosine:.2f}", f"{longest:.1f}", why))
         )
-    text = "Cosine of a lab's updates with the center of the others', on average, and its longest update, in medians."
+    text = (
+        "Mean cosine of a lab's updates with the center of the others', and its longest update relative to the median."
+    )
     columns = ("lab", "suspected in rounds", "cosine", "longest", "why, at last")
-    return Table(AGREEMENT, text, columns, [row for _, _, row in sorted(found)])
+    return Table(AGREEMENT, text, columns, [row for _, _, row in sorted(ranked)])
 
 
 def list_left_out(run: RunState) -> Table:
-    """Return who was left out, when, and why."""
-    found = [("joining", str(each["client"]), str(each["reason"])) for each in run.events if each["kind"] == "left out"]
+    """Return the labs that were left out, when, and why."""
+    entries = [
+        ("joining", str(event["client"]), str(event["reason"])) for event in run.events if event["kind"] == "left out"
+    ]
     for record in run.history.rounds:
         for missing in (record.left_out, record.unscored):
-            found += [(f"round {record.number}", name, reason) for name, reason in missing.items()]
-    rows = [(name, when, why) for when, name, why in found]
-    return Table("Left out", "Who was asked, but not counted, and why.", ("lab", "when", "why"), rows)
+            entries += [(f"round {record.number}", name, reason) for name, reason in missing.items()]
+    rows = [(name, when, why) for when, name, why in entries]
+    return Table("Left out", "Labs that were asked but not counted, and the reason.", ("lab", "when", "why"), rows)
 
 
 def draw_run(run: RunState) -> Drawing:
-    """Return the curves of the scores and of the loss, of all labs and, where they are few, of each."""
+    """Return the curves of scores and loss over all labs and, if there are few, of each lab."""
     panels = {_head(name): _score_curves(run, name) for name in run.metrics}
     panels[LOSS] = _loss_curves(run)
     return Drawing("Over the rounds", "Scores on test images, and the loss in training.", draw_curves(panels, "curves"))
@@ -191,7 +195,7 @@ def write_run_report(run: RunState) -> Path:
 
 
 def list_tables(run: RunState) -> list[Table]:
-    """Return all tables of a run that have something to say."""
+    """Return all tables of a run that are not empty."""
     tables = (list_rounds, list_class_scores, list_labs, list_standing, list_left_out, list_damage)
     return [table for table in (make(run) for make in tables) if table.rows]
 
@@ -200,7 +204,8 @@ def _score_curves(run: RunState, metric: str) -> dict[str, Curve]:
     scored = [record for record in run.history.rounds if metric in record.scores]
     curves: dict[str, Curve] = {ALL: [(record.number, record.scores[metric]) for record in scored]}
     for name in _list_drawn(run.history.rounds):
-        curves[name] = [(each.number, each.each[name][metric]) for each in scored if metric in each.each.get(name, {})]
+        rounds = [record for record in scored if metric in record.each.get(name, {})]
+        curves[name] = [(record.number, record.each[name][metric]) for record in rounds]
     return curves
 
 

@@ -1,4 +1,4 @@
-"""Styles to look at: the stain of each as a swatch, and who is near whom among all of them."""
+"""Pictures of styles: a swatch of each stain, and a map of how similar the styles are."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,31 +12,31 @@ from bottlegan.imaging.files import Pixels
 from bottlegan.quality.drift_chart import ALARM, choose_step, wrap_svg
 
 CELL = 8.0
-"""Side of a color in a swatch."""
+"""Side of a color cell in a swatch."""
 WIDE, HIGH, EDGE = 960.0, 520.0, 60.0
 SMALLER = 0.8
 """Size of swatches on the map."""
 NEGLIGIBLE = 1e-9
 MOST_NAMES = 40
-"""Styles that are named on the map; of more, the page tells a name where one points."""
+"""Most styles to name on the map. With more, the page shows a name on hovering."""
 
 
 @dataclass(frozen=True)
 class Stain:
-    """A style, and what it looks like."""
+    """A style and its colors."""
 
     name: str
     code: NDArray[np.float32]
     """(K,)."""
     colors: Pixels
-    """(H, W, 3): mixes of both stains, hematoxylin growing to the right, eosin downward."""
+    """(H, W, 3): mixtures of both stains. Hematoxylin increases to the right, eosin downward."""
     alarm: bool = False
-    """Whether to mark it."""
+    """Whether to mark it as needing attention."""
 
 
 @dataclass(frozen=True)
 class StyleMap:
-    """Where styles lie in the plane that shows most of how they differ."""
+    """Positions of styles in the plane that shows most of their differences."""
 
     places: NDArray[np.float64]
     """(N, 2), in the units of `measure_apart`."""
@@ -45,13 +45,13 @@ class StyleMap:
 
 
 def measure_apart(codes: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return how far each two of some codes (N, K) are apart, (N, N): the root mean square of their difference."""
+    """Return the distances (N, N) between codes (N, K): the root mean square of their difference."""
     differences = codes[:, None].astype(np.float64) - codes[None]
     return np.sqrt(np.square(differences).mean(axis=2))
 
 
 def place_styles(codes: NDArray[np.float32]) -> StyleMap:
-    """Lay codes (N, K) on the plane of their two main directions, so that distances are kept as well as they can be."""
+    """Project codes (N, K) onto the plane of their two main directions, which preserves distances best."""
     centered = codes.astype(np.float64) - codes.mean(axis=0, dtype=np.float64)
     sides, lengths, _ = np.linalg.svd(centered, full_matrices=False)
     flat = np.zeros((len(codes), 2))
@@ -62,7 +62,7 @@ def place_styles(codes: NDArray[np.float32]) -> StyleMap:
 
 
 def find_nearest(stains: Sequence[Stain]) -> dict[str, tuple[str, float]]:
-    """Return for each style the one that is nearest to it, and how far apart they are; for a single one, nothing."""
+    """Return the nearest other style of each style, and its distance; nothing for a single style."""
     if len(stains) < 2:
         return {}
     apart = measure_apart(np.stack([stain.code for stain in stains]))
@@ -78,7 +78,7 @@ def draw_swatch(colors: Pixels, label: str) -> Markup:
 
 
 def draw_style_map(stains: Sequence[Stain], label: str, *, in_order: bool = False) -> Markup:
-    """Return a map of styles, each as its swatch, joined to the nearest one or, `in_order`, to the next."""
+    """Return a map of styles as swatches, each connected to the nearest one or, `in_order`, to the next."""
     placed = place_styles(np.stack([stain.code for stain in stains]))
     low, high = placed.places.min(axis=0), placed.places.max(axis=0)
     room = np.array([WIDE - 2 * EDGE, HIGH - 2 * EDGE])
@@ -126,7 +126,7 @@ def _draw_scale(length: float, scale: float) -> Markup:
 
 
 def _paint(colors: Pixels) -> Markup:
-    # A little wider than their distance, so that no line shows between them.
+    # A little wider than their spacing, so that no lines show between them.
     cell = Markup('<rect x="{}" y="{}" width="{}" height="{}" fill="rgb({},{},{})"/>')
     return Markup("").join(
         cell.format(x * CELL, y * CELL, CELL + 0.3, CELL + 0.3, *color)

@@ -1,1 +1,1 @@
-"""Slides, folders and federations in the browser: a server for this machine alone, and the page that it shows."""
+"""Slides, folders and federations in the browser: a server that only this machine can reach, and its pages."""

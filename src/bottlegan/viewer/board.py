@@ -1,4 +1,4 @@
-"""A page of drawings and tables that follows the files that it is made of: a federation's run, or a lab's drift."""
+"""A page of drawings and tables that follows its files: a federation's run, or a lab's drift."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,34 +21,34 @@ from bottlegan.quality.run_report import RunState, read_run
 from bottlegan.quality.style_map import Stain
 
 Mark = tuple[int, int]
-"""Of a file: when it was changed, and its size."""
+"""Modification time and size of a file."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What a board says now."""
+    """The content of a board."""
 
     title: str
     lead: str
     state: str
-    """One of good, uncertain, refused, or nothing while it goes on."""
+    """good, uncertain, refused, or empty while the run continues."""
     share: float | None
-    """How much is done, where that is known."""
+    """Share of the work that is done, if known."""
     sections: Sequence[Table | Drawing]
 
 
 class Board:
-    """Reads files again when they have changed, and not before."""
+    """Reads files again only when they have changed."""
 
     def __init__(self, files: Sequence[Path], read: Callable[[], Page]) -> None:
-        """Follow some files."""
+        """Follow these files."""
         self.files, self._read, self._lock = files, read, Lock()
         self._marks: list[Mark | None] | None = None
         self._told: dict[str, Json] = {}
         self._version = 0
 
     def tell(self) -> dict[str, Json]:
-        """Return the page as it is now; its version changes with it."""
+        """Return the current page. Its version changes whenever its content does."""
         with self._lock:
             marks = [_mark(file) for file in self.files]
             if marks != self._marks:
@@ -60,7 +60,7 @@ class Board:
 
 
 def follow_run(folder: Path) -> Board:
-    """Return the board of a federation, which may be going on."""
+    """Return the board of a federation, which may be running."""
     styles: dict[Mark | None, list[Stain]] = {}
 
     def read() -> Page:
@@ -73,12 +73,12 @@ def follow_run(folder: Path) -> Board:
         return Page(folder.resolve().name, run.status, _judge(run), share, list_board(run, styles[mark]))
 
     board = Board([folder / name for name in (LOG, HISTORY, MEMBERS, STYLES)], read)
-    board.tell()  # what is no run is refused now
+    board.tell()  # refuses a folder that is not a run right away
     return board
 
 
 def follow_drift(folder: Path) -> Board:
-    """Return the board of a lab's drift, as `bottlegan drift` wrote it last."""
+    """Return the board of a lab's drift, from the latest files of `bottlegan drift`."""
 
     def read() -> Page:
         drift = read_drift(folder / DATA)
@@ -91,7 +91,7 @@ def follow_drift(folder: Path) -> Board:
 
 
 def list_routes(board: Board) -> list[Route]:
-    """Return what answers for a board."""
+    """Return the routes of a board."""
 
     def tell(request: Request) -> Response:
         return JSONResponse(board.tell())
@@ -106,25 +106,25 @@ def _judge(run: RunState) -> str:
 
 def _mark(file: Path) -> Mark | None:
     try:
-        found = file.stat()
+        status = file.stat()
     except FileNotFoundError:
         return None
-    return found.st_mtime_ns, found.st_size
+    return status.st_mtime_ns, status.st_size
 
 
 def _to_json(page: Page) -> dict[str, Json]:
     sections: list[Json] = []
     for section in page.sections:
-        told: dict[str, Json] = {"title": section.title, "caption": section.caption}
+        content: dict[str, Json] = {"title": section.title, "caption": section.caption}
         if isinstance(section, Drawing):
-            told["markup"] = str(section.svg)
+            content["markup"] = str(section.svg)
         else:
-            told["columns"] = list(section.columns)
-            told["rows"] = [[_tell_cell(cell) for cell in row] for row in section.rows]
-        sections.append(told)
+            content["columns"] = list(section.columns)
+            content["rows"] = [[_tell_cell(cell) for cell in row] for row in section.rows]
+        sections.append(content)
     return {"title": page.title, "lead": page.lead, "state": page.state, "share": page.share, "sections": sections}
 
 
 def _tell_cell(cell: str) -> Json:
-    """Return a cell: plain text, or markup, in which all text from outside is escaped already."""
+    """Return a cell: plain text, or markup in which all external text is already escaped."""
     return {"markup": str(cell)} if isinstance(cell, Markup) else cell

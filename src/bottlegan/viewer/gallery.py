@@ -1,4 +1,4 @@
-"""All slides at a glance: what is known of each so far, those first that need a look."""
+"""All slides at a glance, with the findings so far. Slides that need attention come first."""
 
 import math
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from bottlegan.core.progress import Json
 from bottlegan.viewer.shown import Finding, ShownSlide
 
 ORDER = {"refused": 0, "uncertain": 1, "good": 2, "known": 3}
-"""Verdicts as they are sorted; what has none yet comes last."""
+"""Sort order of the verdicts. Slides without a verdict come last."""
 
 
 def list_entries(slides: Sequence[ShownSlide]) -> list[dict[str, Json]]:
-    """Return an entry for each slide: by verdict, then the largest expected error first, then by name."""
-    found = [(slide.finding_so_far, slide.path.name, number) for number, slide in enumerate(slides)]
+    """Return an entry for each slide, sorted by verdict, then by decreasing expected error, then by name."""
+    findings = [(slide.finding_so_far, slide.path.name, number) for number, slide in enumerate(slides)]
     entries: list[dict[str, Json]] = []
-    for finding, name, number in sorted(found, key=lambda each: (*_rank(each[0]), each[1], each[2])):
-        told: dict[str, Json] = {"verdict": "", "usable": False} if finding is None else finding.tell()
-        entries.append({"slide": number, "name": name, **told})
+    for finding, name, number in sorted(findings, key=lambda entry: (*_rank(entry[0]), entry[1], entry[2])):
+        shown: dict[str, Json] = {"verdict": "", "usable": False} if finding is None else finding.tell()
+        entries.append({"slide": number, "name": name, **shown})
     return entries
 
 

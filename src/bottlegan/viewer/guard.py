@@ -1,7 +1,7 @@
-"""Who may ask: this machine's user alone, through the address that the command printed.
+"""Access control: only this machine's user may send requests, through the address that the command printed.
 
-The server listens on the loopback interface only. But any page in the user's browser can send requests there, so each
-must carry the token in its address, name this server as its host, and come from its own page.
+The server listens only on the loopback interface. But any page in the user's browser can send requests there. So each
+request must carry the token in its address, name this server as its host, and come from the server's own page.
 """
 
 import secrets
@@ -16,17 +16,17 @@ App = Callable[[Scope, Any, Any], Awaitable[None]]
 
 SAFE = ("GET", "HEAD")
 OWN = ("same-origin", "none")
-"""Where a browser may say that a request comes from: our page, or the user who typed or opened the address."""
+"""Accepted origins of a request, as the browser states them: our page, or the user who opened the address."""
 HEADERS = {
-    # Scripts and styles from this server alone, and the one style that OpenSeadragon adds to pages by itself; images
-    # also from what a script made.
+    # Scripts and styles only from this server, plus the one style that OpenSeadragon adds to pages. Images may also
+    # come from blobs that scripts made.
     "content-security-policy": "default-src 'self'; img-src 'self' blob:; object-src 'none'; base-uri 'none'; "
     "style-src 'self' 'sha256-9xTiqzfwFaL2SGb1rmr8gysEwVVjIvqWAgmZgqFqpEE='; form-action 'none'; "
     "frame-ancestors 'none'",
-    "cache-control": "no-store",  # pixels of patients are not left in a browser's cache
+    "cache-control": "no-store",  # patients' pixels must not stay in the browser's cache
     "cross-origin-resource-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
-    "referrer-policy": "no-referrer",  # it would hold the token
+    "referrer-policy": "no-referrer",  # a referrer would contain the token
     "x-content-type-options": "nosniff",
 }
 
@@ -37,10 +37,10 @@ def make_token() -> str:
 
 
 class Guard:
-    """Lets through what has the token in its path, which it takes off, and refuses everything else alike."""
+    """Admits requests with the token in their path, which it strips, and refuses all others in the same way."""
 
     def __init__(self, app: App, token: str, port: int) -> None:
-        """Stand before an app that is reached at a port."""
+        """Protect an app that is served on a port."""
         self.app, self.token = app, token
         self.hosts = (f"127.0.0.1:{port}", f"localhost:{port}")
 
@@ -49,8 +49,8 @@ class Guard:
 
         async def send_guarded(message: MutableMapping[str, Any]) -> None:
             if message["type"] == "http.response.start":
-                told = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
-                message["headers"] = [*message["headers"], *told]
+                headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                message["headers"] = [*message["headers"], *headers]
             await send(message)
 
         rest = self._admit(scope) if scope["type"] == "http" else None
@@ -61,10 +61,10 @@ class Guard:
         await self.app({**scope, "path": rest, "raw_path": rest.encode(), "root_path": ""}, receive, send_guarded)
 
     def _admit(self, scope: Scope) -> str | None:
-        """Return the path after the token, if the request may pass."""
+        """Return the path after the token, or None if the request is refused."""
         headers = Headers(scope=scope)
         host, origin = headers.get("host", ""), headers.get("origin")
-        if host not in self.hosts:  # another name that leads here belongs to somebody else's page
+        if host not in self.hosts:  # another host name that resolves here belongs to a foreign page
             return None
         if origin is not None and origin != f"http://{host}":
             return None

@@ -1,4 +1,4 @@
-"""Work that goes on while one looks, such as writing a whole slide: it says how far it is, and can be stopped."""
+"""Background work, such as writing a whole slide. It reports its progress and can be stopped."""
 
 from collections.abc import Callable, Iterable, Iterator
 from threading import Event, Thread
@@ -11,14 +11,14 @@ State = Literal["running", "done", "failed", "stopped"]
 
 
 class StoppedError(BottleGANError):
-    """Somebody stopped the work."""
+    """The user stopped the work."""
 
 
 class Job:
-    """Work in a thread of its own."""
+    """Work in its own thread."""
 
     def __init__(self, work: Callable[[Progress], str]) -> None:
-        """Begin; what the work returns is what to say when it is done."""
+        """Start the work. Its return value is the message to show when it is done."""
         self.state: State = "running"
         self.text, self.done, self.total = "", 0, 0
         self._stop = Event()
@@ -26,12 +26,12 @@ class Job:
         self._thread.start()
 
     def tell(self) -> dict[str, Json]:
-        """Return how far it is."""
+        """Return the progress."""
         share = self.done / self.total if self.total else 0.0
         return {"state": self.state, "share": 1.0 if self.state == "done" else share, "text": self.text}
 
     def stop(self) -> None:
-        """Stop it, and wait until what it has half written is removed."""
+        """Stop the work, and wait until half-written files are removed."""
         self._stop.set()
         self._thread.join()
 
@@ -52,7 +52,7 @@ class Job:
 
 
 class _Watched(Silent):
-    """Tells a job how far its work is, and ends that when it is to stop."""
+    """Reports progress to a job, and ends its work when it must stop."""
 
     def __init__(self, job: Job, stop: Event) -> None:
         self._job, self._stop = job, stop

@@ -1,4 +1,4 @@
-"""What a network says of a slide, tile by tile as the page asks for it, at the resolution that it was trained at."""
+"""Predictions of a network for the tiles that the page requests, at the resolution that it was trained at."""
 
 from collections.abc import Callable, Collection
 from functools import lru_cache
@@ -24,25 +24,25 @@ from bottlegan.slides.tissue import sample_tissue
 from bottlegan.viewer.pyramid import Pyramid
 
 Classes = NDArray[np.uint8]
-"""Class ids (H, W); IGNORED where there is none, as on glass between patches."""
+"""Class ids (H, W); IGNORED where there is none, such as on glass between patches."""
 MOST_PIXELS = 2048**2
-"""Of the network that one tile of the page may take: coarser tiles would keep one waiting too long."""
+"""Most pixels of the network for one tile of the page. Coarser tiles would take too long."""
 PREPARED = 4
-"""Slides that are kept ready for prediction."""
+"""Number of slides kept ready for prediction."""
 
 
 class Ready(NamedTuple):
-    """A slide as the network sees it, and what tells the classes of a region of it."""
+    """A slide at the network's resolution, and a function that returns the classes of a region."""
 
     view: View
     classify: Callable[[Region], Classes]
 
 
 class SlideNetwork:
-    """A network, ready for the slides that it was asked about last. It predicts one tile at a time."""
+    """A network, kept ready for the slides requested last. It predicts one tile at a time."""
 
     def __init__(self, path: Path, allowed: Collection[str] = ()) -> None:
-        """Read a network; `allowed` are factories that are not ours and may be run."""
+        """Read a network. `allowed` lists custom factories that may run."""
         self.predictor, self._lock = Predictor.load(path, allowed=allowed), Lock()
         self._ready = lru_cache(maxsize=PREPARED)(self._prepare)
 
@@ -52,13 +52,13 @@ class SlideNetwork:
         return {"classes": list(names), "colors": list_colors(len(names))[: len(names)].tolist()}
 
     def paint(self, pyramid: Pyramid, step: int, column: int, row: int) -> Classes:
-        """Return the classes of a tile's pixels; refuse a tile that shows too much of the slide."""
+        """Return the classes of a tile's pixels; refuse a tile that covers too much of the slide."""
         tile = pyramid.locate(step, column, row)
         with self._lock:
             ready = self._ready(pyramid)
             factor = 2**step / ready.view.downsample  # pixels of the network for one of the tile
             if factor * factor * tile.width * tile.height > MOST_PIXELS:
-                raise InputError("zoom in: the network would take too long for so much of the slide")
+                raise InputError("zoom in: the network would take too long for this much of the slide")
             rows = _spread(tile.y, tile.height, factor, ready.view.size.height)
             columns = _spread(tile.x, tile.width, factor, ready.view.size.width)
             region = _align(rows, columns).overlap(ready.view.whole)
@@ -67,7 +67,7 @@ class SlideNetwork:
 
     def _prepare(self, pyramid: Pyramid) -> Ready:
         slide, predictor = pyramid.slide, self.predictor
-        # Images, and networks that do not say at which resolution they were trained, are taken as they are.
+        # Images are not scaled, nor are slides for networks that do not state their resolution.
         unknown = slide.kind == "image" or predictor.task.micrometers is None
         view = look_at(slide, predictor.task.micrometers, 0 if unknown else None)
         if predictor.normalizes:
@@ -82,7 +82,7 @@ class SlideNetwork:
 
 
 class _Patches:
-    """The classes of patches of tissue, each predicted when it is first seen."""
+    """The classes of tissue patches, each predicted on first use."""
 
     def __init__(self, predictor: Predictor, view: View) -> None:
         self.predictor, self.view = predictor, view
@@ -100,12 +100,12 @@ class _Patches:
 
 
 def _spread(start: int, count: int, factor: float, most: int) -> NDArray[np.int64]:
-    """Return the network's pixel below the middle of each of so many pixels of a tile."""
+    """Return the network's pixel at the middle of each of `count` pixels of a tile."""
     return ((start + np.arange(count) + 0.5) * factor).astype(np.int64).clip(0, most - 1)
 
 
 def _align(rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Region:
-    """Return the region of these pixels, widened to where the network's coarse levels begin, as tiles of slides are."""
+    """Return the region of these pixels, extended to the network's coarse grid, like tiles of slides."""
     left, top = int(columns[0]) // ROUND * ROUND, int(rows[0]) // ROUND * ROUND
     right, bottom = -(-(int(columns[-1]) + 1) // ROUND) * ROUND, -(-(int(rows[-1]) + 1) // ROUND) * ROUND
     return Region(0, left, top, right - left, bottom - top)

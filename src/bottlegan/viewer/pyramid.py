@@ -1,7 +1,7 @@
-"""A slide as the page asks for it: in steps, each half the size of the one before, cut into square tiles.
+"""A slide in the form that the page requests: steps, each half the size of the one before, cut into square tiles.
 
-Slides have whatever levels their scanner wrote. Where a step is one of them, its tiles are read as they are. Steps in
-between are reduced from the next finer level, and those coarser than the overview are taken from that.
+The levels of a slide depend on its scanner. If a step equals a level, its tiles are read without scaling. Other steps
+are reduced from the next finer level, and steps coarser than the overview are taken from the overview.
 """
 
 from contextlib import ExitStack
@@ -18,18 +18,18 @@ from bottlegan.slides.grid import Grid, Region, Size, halve_sizes
 from bottlegan.slides.reader import Slide, measure_downsample, open_slide, read_all_but_broken
 from bottlegan.slides.tissue import choose_level, read_overview
 
-LEAST, MOST = 128, 512  # pixels a side of tiles that are shown as they are in the file
-TILE = 256  # pixels a side, where the file's would not do
-NEARLY = 1.001  # downsamplings of levels are rounded
-FAR = 4.0  # times that a level may be reduced for a tile; beyond, the overview is used if it is fine enough
-OPEN = 8  # slides that are held open
+LEAST, MOST = 128, 512  # range of the side, in pixels, of tiles that keep their size from the file
+TILE = 256  # side of tiles, in pixels, if the file's are outside that range
+NEARLY = 1.001  # tolerance, because downsamplings of levels are rounded
+FAR = 4.0  # largest reduction of a level for a tile; beyond, the overview is used if it is fine enough
+OPEN = 8  # number of slides to keep open
 
 
 class Pyramid:
     """Tiles of an open slide. Several threads may read at once."""
 
     def __init__(self, slide: Slide) -> None:
-        """Lay out the steps, the finest first, down to the first that is one tile."""
+        """Lay out the steps, from the finest to the first that fits into one tile."""
         self.slide = slide
         width, height = slide.tile(0)
         side = width if width == height and LEAST <= width <= MOST and slide.kind != "image" else TILE
@@ -38,11 +38,11 @@ class Pyramid:
         self._lock = Lock()
 
     def grid(self, step: int) -> Grid:
-        """Return the tiles of a step, whose regions are in pixels of that step."""
+        """Return the grid of tiles of a step, in pixels of that step."""
         return Grid(Region(0, 0, 0, *self.sizes[step]), self.tile)
 
     def locate(self, step: int, column: int, row: int) -> Region:
-        """Return where a tile is, in pixels of its step."""
+        """Return the region of a tile, in pixels of its step."""
         if not 0 <= step < len(self.sizes):
             raise IndexError(f"there is no step {step}")
         grid = self.grid(step)
@@ -51,7 +51,7 @@ class Pyramid:
         return grid[row * grid.columns + column]
 
     def read(self, step: int, column: int, row: int) -> Pixels:
-        """Return a tile (H, W, 3), uint8; those at the right and lower edge are smaller. What is broken is white."""
+        """Return a tile (H, W, 3), uint8. Tiles at the right and lower edge are smaller. Broken parts are white."""
         tile, downsample = self.locate(step, column, row), float(2**step)
         level = choose_level(self.slide, downsample * NEARLY)
         if self._is_step(level, step):
@@ -64,7 +64,7 @@ class Pyramid:
         return self._reduce_level(level, tile, factor)
 
     def _is_step(self, level: int, step: int) -> bool:
-        """Return whether a level's pixels are those of a step; levels may be rounded down."""
+        """Return whether a level has the pixels of a step. Sizes of levels may be rounded down."""
         (width, height), (wanted, high) = self.slide.levels[level], self.sizes[step]
         return 0 <= wanted - width <= 1 and 0 <= high - height <= 1
 
@@ -83,7 +83,7 @@ class Pyramid:
 
     @property
     def overview(self) -> tuple[Pixels, float]:
-        """The whole slide (H, W, 3), much reduced, and by how much; read when it is first needed."""
+        """A small overview (H, W, 3) of the whole slide, and its downsampling. It is read on first use."""
         with self._lock:
             return self._overview
 
@@ -94,7 +94,7 @@ class Pyramid:
         return np.asarray(image)
 
     def _read_small(self, side: int) -> Pixels:
-        """Return the whole slide at the coarsest step that is as large as asked for, if that is not much to read."""
+        """Return the whole slide at the coarsest step that is large enough, if that is quick to read."""
         steps = [step for step, size in enumerate(self.sizes) if max(size) >= side]
         overview, pixel = self.overview
         step = max(steps, default=0)
@@ -106,19 +106,19 @@ class Pyramid:
 
 
 class Shelf:
-    """Slides that are open: those that were asked for last, as a folder may hold more than can be open at once."""
+    """Open slides: those requested last, because a folder may hold more than can be open at once."""
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Start empty."""
         self._lock, self._opened = Lock(), lru_cache(maxsize=OPEN)(_open_pyramid)
 
     def open(self, path: Path) -> Pyramid:
-        """Return an open slide's tiles. It stays open at least as long as the caller holds on to them."""
+        """Return an open slide's tiles. The slide stays open at least as long as the caller keeps them."""
         with self._lock:
             return self._opened(path)
 
     def close(self) -> None:
-        """Close all slides that nobody holds on to."""
+        """Close all slides that nobody uses."""
         self._opened.cache_clear()
 
 
@@ -130,11 +130,11 @@ def _open_pyramid(path: Path) -> Pyramid:
 
 
 def _reduce(levels: Pixels, tile: Region, factor: float, corner: tuple[int, int]) -> Pixels:
-    """Return a tile from an image whose corner is given in its own pixels, `factor` of which are one of the tile's."""
+    """Return a tile, reduced by `factor` from an image whose upper left pixel is `corner`."""
     x, y = tile.x * factor - corner[0], tile.y * factor - corner[1]
     box = (x, y, x + tile.width * factor, y + tile.height * factor)
     height, width = levels.shape[:2]
     right, bottom = max(0, int(np.ceil(box[2])) - width), max(0, int(np.ceil(box[3])) - height)
-    if right or bottom:  # the last pixels of a step are not always whole
+    if right or bottom:  # the last pixels of a step may cover less
         levels = np.pad(levels, ((0, bottom), (0, right), (0, 0)), mode="edge")
     return np.asarray(Image.fromarray(levels).resize((tile.width, tile.height), Image.Resampling.BOX, box))

@@ -1,4 +1,4 @@
-"""The server: it listens on this machine alone, and sends the page and what that asks for."""
+"""The server: it listens only on this machine, and sends the page and its data."""
 
 import logging
 import socket
@@ -20,20 +20,20 @@ from bottlegan.viewer.guard import Guard, make_token
 
 PAGE = Path(__file__).with_name("page")
 FILES = {file.name: file for folder in (PAGE, PAGE / "vendor") for file in folder.iterdir() if file.is_file()}
-"""What can be asked for by name: what is shipped, and nothing else."""
+"""The files that can be requested by name: the shipped ones, and nothing else."""
 HOST = "127.0.0.1"
 STOP_SECONDS = 2
 
 
 def make_app(page: str, routes: Sequence[BaseRoute]) -> Starlette:
-    """Return the app that shows a page first, any other by its name, and answers what they ask for."""
+    """Return the app that shows `page` first and the other pages by name, and serves `routes`."""
     pages = [Route(f"/{file.stem}", show(name)) for name, file in FILES.items() if file.suffix == ".html"]
     shown = [Route("/", show(page)), *pages, Route("/static/{name}", _send_static), *routes]
     return Starlette(routes=shown, exception_handlers={InputError: _refuse, HTTPException: _fail})
 
 
 def show(page: str) -> Callable[[Request], Response]:
-    """Return what answers with a page that is shipped."""
+    """Return a route function that sends a shipped page."""
 
     def send(request: Request) -> Response:
         return FileResponse(FILES[page])
@@ -43,7 +43,7 @@ def show(page: str) -> Callable[[Request], Response]:
 
 @contextmanager
 def serving(app: Any, port: int = 0) -> Iterator[str]:
-    """Serve an app on this machine alone while the block runs, and yield its address, token and all."""
+    """Serve an app on this machine while the block runs, and yield its address with the token."""
     token, listening = make_token(), _listen(port)
     port = listening.getsockname()[1]
     server = uvicorn.Server(
@@ -59,7 +59,7 @@ def serving(app: Any, port: int = 0) -> Iterator[str]:
     log = logging.getLogger("uvicorn.error")
 
     def matters(record: logging.LogRecord) -> bool:
-        return not server.should_exit  # who stops it need not hear what was not answered any more
+        return not server.should_exit  # unanswered requests do not matter while the server stops
 
     log.addFilter(matters)
     thread = Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -86,7 +86,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _send_static(request: Request) -> Response:
-    """Answer with a shipped file, by its name alone: no path can lead elsewhere."""
+    """Send a shipped file by its name. No path can lead elsewhere."""
     file = FILES.get(request.path_params["name"])
     if file is None:
         raise HTTPException(404, "there is no such file")
@@ -98,5 +98,5 @@ def _refuse(request: Request, error: Exception) -> Response:
 
 
 def _fail(request: Request, error: Exception) -> Response:
-    status, said = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
-    return JSONResponse({"error": said}, status)
+    status, text = (error.status_code, error.detail) if isinstance(error, HTTPException) else (500, str(error))
+    return JSONResponse({"error": text}, status)

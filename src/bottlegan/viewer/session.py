@@ -1,4 +1,4 @@
-"""What one call of `bottlegan view` shows: its slides, and the stains that each can be brought to."""
+"""A call of `bottlegan view`: its slides, and the target stains."""
 
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,26 +25,26 @@ if TYPE_CHECKING:
 
 REFERENCE, LIKE, STYLE, SLIDE = "reference", "like", "style", "slide"
 PATIENCE = 2.0
-"""Seconds that fits wait for somebody to look."""
+"""Seconds that fits wait for the first tile to be shown."""
 MAPS = 6
-"""Maps that are kept; each may grow to 64 MB."""
+"""Number of maps to keep; each may grow to 64 MB."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What the command line was told."""
+    """The options of the command line."""
 
     model: Path = PRIOR
     style: str | None = None
-    """Of the slides, if the model knows it; else it is fitted to each."""
+    """Style of the slides, if the model knows it. Otherwise it is fitted to each."""
     like: Path | None = None
-    """Images of a lab to go to."""
+    """Images of a lab whose style is a target."""
     network: Path | None = None
-    """Whose predictions are shown."""
+    """Network whose predictions are shown."""
     allowed: tuple[str, ...] = ()
-    """Factories of networks that are not ours and may be run."""
+    """Custom network factories that may run."""
     folder: Path = field(default_factory=Path.cwd)
-    """Where whole slides are written."""
+    """Folder where whole slides are written."""
 
 
 class Target(NamedTuple):
@@ -55,7 +55,7 @@ class Target(NamedTuple):
 
 
 class Session:
-    """Open slides and their maps. Any number of threads may ask."""
+    """Open slides and their maps. Safe to use from any number of threads."""
 
     def __init__(
         self,
@@ -64,27 +64,27 @@ class Session:
         model: ModelWeights,
         network: "SlideNetwork | None" = None,
     ) -> None:
-        """Show these slides and, if there is one, what a network predicts of them."""
+        """Show these slides and, if there is a network, its predictions."""
         self.slides, self.settings, self.model, self.network = slides, settings, model, network
         self.looked_at = Event()
-        """Whether somebody has seen something of a slide."""
+        """Whether the first tile was shown."""
         self._lock, self._like_lock = Lock(), Lock()
         self._like: Normalizer | None = None
         self._make = lru_cache(maxsize=MAPS)(self._make_map)
 
     def list_targets(self) -> list[Target]:
-        """Return the stains that slides can be brought to: the reference, labs that the model knows, other slides."""
+        """Return the target stains: the reference, the labs that the model knows, and the other slides."""
         targets = [Target(REFERENCE, "Reference stain")]
         if self.settings.like is not None:
             targets.append(Target(LIKE, f"Like {self.settings.like.name}"))
         targets += [Target(f"{STYLE}:{name}", name) for name in self.model.document.styles]
         if len(self.slides) > 1:
-            targets += [Target(f"{SLIDE}:{i}", f"Like {each.path.name}") for i, each in enumerate(self.slides)]
+            targets += [Target(f"{SLIDE}:{i}", f"Like {slide.path.name}") for i, slide in enumerate(self.slides)]
         return targets
 
     def find_map(self, number: int, target: str, *, forced: bool = False) -> Convert:
         """Return the map of a slide's colors to a target."""
-        with self._lock:  # made once, whoever asks
+        with self._lock:  # made only once
             return self._make(number, target, forced)
 
     def draw_after(self, number: int, target: str, *, forced: bool = False) -> Pixels:
@@ -93,7 +93,7 @@ class Session:
         return self._aim(slide.normalizer(forced=forced, remembers=False), target)(slide.draw_thumbnail())
 
     def choose(self, target: str, *, forced: bool = False) -> MapChoice:
-        """Return the same choice as the command line would make of a target, to write a whole slide."""
+        """Return the command line's choice of a map for a target, for writing a whole slide."""
         settings, (kind, _, name) = self.settings, target.partition(":")
         to = name if kind == STYLE else None
         like = self.slides[self._find(name)].path if kind == SLIDE else settings.like if kind == LIKE else None
@@ -113,7 +113,7 @@ class Session:
                 return aim(normalizer, None, Normalizer.load(self.settings.model, name))
             case "slide":
                 return aim(normalizer, self.slides[self._find(name)].normalizer(), None)
-        raise InputError(f"there is no stain {target} to go to")
+        raise InputError(f"there is no target stain {target}")
 
     def _fit_like(self, like: Path) -> Normalizer:
         with self._like_lock:
@@ -128,7 +128,7 @@ class Session:
 
 @contextmanager
 def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Session]:
-    """Show slides, images as slides, or folders of either, and begin to fit a style to each."""
+    """Open slides, images as slides, or folders of either, and start fitting a style to each."""
     need_color_map(MapChoice(settings.model))
     model, shelf = read_weights(settings.model), Shelf()
     known = None if settings.style is None else Normalizer.load(settings.model, settings.style)
@@ -138,16 +138,16 @@ def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Sessio
 
     paths = [path for source in sources for path in (list_shown(source) if source.is_dir() else [source])]
     slides = [ShownSlide(path, shelf, fit) for path in paths]
-    for each in slides:
-        if each.path in sources:  # one that was named must open; of a folder, the page says what does not
-            _ = each.pyramid
+    for slide in slides:
+        if slide.path in sources:  # a named slide must open; for those of a folder, the page reports failures
+            _ = slide.pyramid
     with ThreadPoolExecutor(1, "fit") as pool, ExitStack() as stack:
         stack.callback(shelf.close)
         stack.callback(pool.shutdown, cancel_futures=True)
         session = Session(slides, settings, model, _open_network(settings))
-        pool.submit(session.looked_at.wait, PATIENCE)  # first pixels come first
-        for each in slides:
-            pool.submit(lambda slide: slide.finding, each)
+        pool.submit(session.looked_at.wait, PATIENCE)  # the first pixels have priority
+        for slide in slides:
+            pool.submit(lambda shown: shown.finding, slide)
         yield session
         session.looked_at.set()
 
@@ -161,9 +161,9 @@ def _open_network(settings: Settings) -> "SlideNetwork | None":
 
 
 def list_shown(folder: Path) -> list[Path]:
-    """Return the slides and images in a folder, by name, but for masks."""
-    found = [each for each in list_files(folder) if each.suffix.lower() in SLIDES | set(FORMATS)]
-    shown = [each for each in found if not each.stem.endswith(MASK_ENDING)]
+    """Return the slides and images in a folder, by name, without masks."""
+    images = [file for file in list_files(folder) if file.suffix.lower() in SLIDES | set(FORMATS)]
+    shown = [file for file in images if not file.stem.endswith(MASK_ENDING)]
     if not shown:
         raise MissingError(f"{folder}: holds no slide and no image; give a folder of either, or of a run")
     return shown

@@ -1,4 +1,4 @@
-"""A slide on show: its tiles, the style that was found in it, and what there is to say of its pixels."""
+"""A slide in the viewer: its tiles, its fitted style, and data about its pixels."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -26,21 +26,21 @@ THUMBNAIL = 480  # pixels along the longer side
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found out about the stain of a slide."""
+    """The finding about the stain of a slide."""
 
     verdict: Shade
     reason: str
     expected_error: float | None
     normalizer: Normalizer | None
-    """None where there is nothing to map, such as bare glass."""
+    """None if there is nothing to map, such as bare glass."""
 
     @property
     def usable(self) -> bool:
-        """Whether colors are mapped unless somebody insists."""
+        """Whether colors are mapped without being forced."""
         return self.normalizer is not None and not self.normalizer.refused
 
     def tell(self) -> dict[str, Json]:
-        """Return what the page shows of it."""
+        """Return the data for the page."""
         error = None if self.expected_error is None or not np.isfinite(self.expected_error) else self.expected_error
         return {
             "verdict": self.verdict,
@@ -52,34 +52,34 @@ class Finding:
 
 
 def judge(fit: Callable[[], Normalizer], path: Path) -> Finding:
-    """Return what was found out by fitting a style to a slide; what cannot be read, or shows no tissue, is refused."""
+    """Return the finding from fitting a style to a slide. Unreadable slides and slides without tissue are refused."""
     try:
         normalizer = fit()
     except (InputError, OSError) as error:
-        return Finding("refused", str(error).removeprefix(f"{path}: "), None, None)  # the page says which one it is
-    found = normalizer.diagnosis
-    if found is None:
+        return Finding("refused", str(error).removeprefix(f"{path}: "), None, None)  # the page names the slide itself
+    diagnosis = normalizer.diagnosis
+    if diagnosis is None:
         return Finding("known", f"the model's own style {normalizer.name}", None, normalizer)
-    return Finding(found.verdict.value, found.reason, found.expected_error, normalizer)
+    return Finding(diagnosis.verdict.value, diagnosis.reason, diagnosis.expected_error, normalizer)
 
 
 class ShownSlide:
-    """A slide, and what there is to find out about its stain."""
+    """A slide, and the finding about its stain."""
 
     def __init__(self, path: Path, shelf: Shelf, fit: Callable[[Slide], Normalizer]) -> None:
-        """Take a slide's path, where to open it, and what fits a style to it."""
+        """Take a slide's path, the shelf that opens it, and the function that fits a style to it."""
         self.path, self._shelf, self._fit = path, shelf, fit
         self._lock = Lock()
         self._finding: Finding | None = None
 
     @property
     def pyramid(self) -> Pyramid:
-        """Its tiles; it is opened, unless it is open."""
+        """The slide's tiles; the slide is opened if necessary."""
         return self._shelf.open(self.path)
 
     @property
     def finding(self) -> Finding:
-        """What was found out about its stain, once: whoever asks first has to wait."""
+        """The finding about its stain, computed once. The first caller has to wait."""
         with self._lock:
             if self._finding is None:
                 self._finding = judge(lambda: self._fit(self.pyramid.slide), self.path)
@@ -87,23 +87,23 @@ class ShownSlide:
 
     @property
     def finding_so_far(self) -> Finding | None:
-        """The finding if there is one yet; nobody has to wait."""
+        """The finding, or None if it is not known yet. Does not wait."""
         return self._finding
 
     def normalizer(self, *, forced: bool = False, remembers: bool = True) -> Normalizer:
-        """Return its normalizer; refuse what is refused, unless somebody insists."""
+        """Return its normalizer, or raise an error if it is refused and not forced."""
         found = self.finding
         if found.normalizer is None or (found.normalizer.refused and not forced):
             raise InputError(f"{self.path.name}: refused: {found.reason}")
         if remembers and not found.normalizer.refused:
             return found.normalizer
-        given = found.normalizer
+        known = found.normalizer
         return Normalizer(
-            given.model, given.code, given.name, given.diagnosis, forced=given.refused, remembers=remembers
+            known.model, known.code, known.name, known.diagnosis, forced=known.refused, remembers=remembers
         )
 
     def describe(self) -> dict[str, Json]:
-        """Return what the page needs to lay it out."""
+        """Return the layout of the slide for the page."""
         pyramid = self.pyramid
         width, height = pyramid.slide.levels[0]
         mpp = pyramid.slide.mpp
@@ -122,23 +122,23 @@ class ShownSlide:
         return self.pyramid.draw_small(THUMBNAIL)
 
     def mask_tissue(self) -> NDArray[np.bool_]:
-        """Return where (H, W) tissue is, over the whole slide, much reduced."""
+        """Return a small tissue mask (H, W) of the whole slide."""
         return mask_tissue(self.pyramid.overview[0])
 
     def pick(self, x: int, y: int, convert: Convert | None) -> dict[str, Json]:
-        """Return what there is to say of one pixel of the finest level."""
+        """Return data about one pixel of the finest level."""
         slide = self.pyramid.slide
         width, height = slide.levels[0]
         if not (0 <= x < width and 0 <= y < height):
             raise InputError(f"{self.path.name} has no pixel {x}, {y}; it is {width} x {height}")
         before = slide.read(Region(0, x, y, 1, 1))
-        said: dict[str, Json] = {"x": x, "y": y, "before": before[0, 0].tolist()}
+        facts: dict[str, Json] = {"x": x, "y": y, "before": before[0, 0].tolist()}
         if convert is None or self.finding.normalizer is None:
-            return said
+            return facts
         normalizer = self.normalizer(forced=True)
         hematoxylin, eosin = measure_stains(normalizer, normalizer(before)[0, 0])
         return {
-            **said,
+            **facts,
             "after": convert(before)[0, 0].tolist(),
             "hematoxylin": hematoxylin,
             "eosin": eosin,
@@ -147,7 +147,7 @@ class ShownSlide:
 
 
 def measure_stains(normalizer: Normalizer, color: Pixels) -> tuple[float, float]:
-    """Return how much hematoxylin and eosin a normalized color (3,) holds; 1 is where the reference stain is strong."""
+    """Return the amounts of hematoxylin and eosin in a normalized color (3,); 1 is strong in the reference stain."""
     stains = normalizer.model.arrays["reference.stains"].astype(np.float64)
     if not stains.any():
         return 0.0, 0.0

@@ -1,4 +1,4 @@
-"""What the page of slides asks for: tiles, tables of color maps, findings, pixels, and slides to be written."""
+"""Data for the page of slides: tiles, tables of color maps, findings, pixels, and the writing of slides."""
 
 from io import BytesIO
 
@@ -23,7 +23,7 @@ BYTES = "application/octet-stream"
 
 
 def list_routes(session: Session) -> list[Route]:
-    """Return what answers for the slides of a session."""
+    """Return the routes for the slides of a session."""
     slides, one = SlideAnswers(session), "/api/slides/{slide:int}"
     writing = Writing(session)
     return [
@@ -45,15 +45,15 @@ def list_routes(session: Session) -> list[Route]:
 
 
 class SlideAnswers:
-    """Answers, each in a thread of its own."""
+    """The answers to requests. Each runs in its own thread."""
 
     def __init__(self, session: Session) -> None:
-        """Answer for the slides of a session."""
+        """Take the session to answer for."""
         self.session = session
 
     def tell_session(self, request: Request) -> Response:
-        """Tell what there is to see."""
-        told: dict[str, Json] = {
+        """Send the slides and options of the session."""
+        facts: dict[str, Json] = {
             "version": __version__,
             "slides": [each.path.name for each in self.session.slides],
             "targets": [{"key": each.key, "label": each.label} for each in self.session.list_targets()],
@@ -61,23 +61,23 @@ class SlideAnswers:
             "doubt": DOUBT,
             "network": None if self.session.network is None else self.session.network.tell(),
         }
-        return JSONResponse(told)
+        return JSONResponse(facts)
 
     def tell_gallery(self, request: Request) -> Response:
-        """Tell what is known so far of all slides, those first that need a look."""
+        """Send the findings so far on all slides. Slides that need attention come first."""
         self.session.looked_at.set()
         return JSONResponse(list_entries(self.session.slides))
 
     def tell_slide(self, request: Request) -> Response:
-        """Tell how a slide is laid out."""
+        """Send the layout of a slide."""
         return JSONResponse(self._find(request).describe())
 
     def tell_finding(self, request: Request) -> Response:
-        """Tell what was found out about a slide's stain."""
+        """Send the finding about a slide's stain."""
         return JSONResponse(self._find(request).finding.tell())
 
     def send_tile(self, request: Request) -> Response:
-        """Send a tile as plain RGB bytes: nothing has to be encoded here or decoded there, and no level is lost."""
+        """Send a tile as plain RGB bytes, without the time and loss of encoding."""
         slide, place = self._find(request), request.path_params
         try:
             levels = slide.pyramid.read(place["step"], place["column"], place["row"])
@@ -87,7 +87,7 @@ class SlideAnswers:
         return Response(levels.tobytes(), media_type=BYTES)
 
     def send_prediction(self, request: Request) -> Response:
-        """Send a tile of the network's classes, one byte a pixel."""
+        """Send a tile of the network's classes, one byte per pixel."""
         slide, place, network = self._find(request), request.path_params, self.session.network
         if network is None:
             raise HTTPException(404, "there is no network; give one with --network")
@@ -109,7 +109,7 @@ class SlideAnswers:
         return Response(sample_doubts(self._find(request).normalizer(forced=True)), media_type=BYTES)
 
     def send_thumbnail(self, request: Request) -> Response:
-        """Send a small picture of the whole slide, as it is or mapped."""
+        """Send a small picture of the whole slide, original or mapped."""
         slide, asked = self._find(request), request.query_params
         if "to" not in asked:
             return _send_png(slide.draw_thumbnail())
@@ -117,11 +117,11 @@ class SlideAnswers:
         return _send_png(self.session.draw_after(number, asked["to"], forced="forced" in asked))
 
     def send_tissue(self, request: Request) -> Response:
-        """Send where tissue is."""
+        """Send the tissue mask."""
         return _send_png(np.where(self._find(request).mask_tissue(), 255, 0).astype(np.uint8))
 
     def tell_pixel(self, request: Request) -> Response:
-        """Tell what becomes of one pixel."""
+        """Send data about one pixel."""
         asked, slide = request.query_params, self._find(request)
         try:
             x, y = int(asked["x"]), int(asked["y"])

@@ -1,7 +1,7 @@
-"""A map of colors as the browser needs it: as a table of some colors to go between, or of all.
+"""A map of colors for the browser: a coarse table to interpolate, or the exact table.
 
-The coarse table has every third level of each channel, 86 x 86 x 86 colors, which a graphics processor interpolates.
-It is exact at its own colors. The exact table has all 256 x 256 x 256.
+The coarse table has every third level of each channel, 86 x 86 x 86 colors, which the graphics processor interpolates.
+It is exact at its own colors. The exact table has all 256 x 256 x 256 colors.
 """
 
 from collections.abc import Iterator
@@ -16,21 +16,21 @@ from bottlegan.imaging.files import Pixels
 from bottlegan.normalize.normalizer import Normalizer
 
 SPACING = 3
-"""Pixels from one color of the coarse table to the next: 255 is a multiple, so that black and white are both in it."""
+"""Levels between colors of the coarse table. 255 is a multiple, so that the table contains black and white."""
 STEPS = 255 // SPACING + 1
 DOUBT = 0.5
-"""Optical density of uncertainty that is shown as full: half of a strong stain."""
+"""Optical density of the uncertainty that is shown at full strength: half of a strong stain."""
 BLOCK = 2**19
-"""Colors of the exact table that are sent at a time."""
+"""Number of colors of the exact table to send at a time."""
 
 
 def sample_map(convert: Convert) -> bytes:
-    """Return the coarse table: red, green and blue of each color, blue the first to change, then green, then red."""
+    """Return the coarse table: red, green and blue of each color; blue changes fastest, then green, then red."""
     return convert(_list_colors()).tobytes()
 
 
 def sample_doubts(normalizer: Normalizer) -> bytes:
-    """Return for each color of the coarse table, in the same order, its uncertainty and how far it is pen, 0 to 255."""
+    """Return the uncertainty and the pen share, 0 to 255, of each color of the coarse table, in the same order."""
     colors = _list_colors()
     doubt, ink = normalizer.uncertainty(colors), normalizer.color_map().network.ink
     pen = np.zeros(doubt.size) if ink is None else weigh_ink(DENSITY[colors.reshape(-1, 3)], ink)

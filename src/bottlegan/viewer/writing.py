@@ -1,4 +1,4 @@
-"""Writing a whole slide while one goes on looking: what `bottlegan normalize` does, with the stain that is seen."""
+"""Writing a whole slide in the background, like `bottlegan normalize`, in the stain that the page shows."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from bottlegan.viewer.session import Session
 
 
 class Wish(BaseModel):
-    """What the page asks for."""
+    """A request of the page."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -26,19 +26,19 @@ class Wish(BaseModel):
 
 
 class Writing:
-    """The slides that are being written, or were."""
+    """The slides that are being written, or were written."""
 
     def __init__(self, session: Session) -> None:
-        """Write slides of a session."""
+        """Take the session whose slides to write."""
         self.session = session
         self.jobs: list[Job] = []
 
     async def begin(self, request: Request) -> Response:
-        """Begin to write a slide."""
+        """Start writing a slide."""
         try:
             wish = Wish.model_validate_json(await request.body())
         except ValidationError:
-            raise HTTPException(400, "tell which stain to go to, and the name of the file") from None
+            raise HTTPException(400, "give the target stain and the name of the file") from None
         return await run_in_threadpool(self._begin, request.path_params["slide"], wish)
 
     def _begin(self, number: int, wish: Wish) -> Response:
@@ -53,7 +53,7 @@ class Writing:
 
         def work(progress: Progress) -> str:
             result = map_slide(source, target, choice.prepare(), progress=progress)
-            lost = f" {len(result.broken)} tiles could not be read and are white." if result.broken else ""
+            lost = f" {len(result.broken)} unreadable tiles are white." if result.broken else ""
             return (
                 f"Wrote {target.name} to {target.parent}: {result.megapixels:.1f} MP in {result.seconds:.1f} s.{lost}"
             )
@@ -62,11 +62,11 @@ class Writing:
         return JSONResponse({"job": len(self.jobs) - 1})
 
     def tell(self, request: Request) -> Response:
-        """Tell how far the writing of a slide is."""
+        """Send the progress of writing a slide."""
         return JSONResponse(self._find(request).tell())
 
     def stop(self, request: Request) -> Response:
-        """Stop writing a slide; nothing of it is left."""
+        """Stop writing a slide, and remove what was written."""
         job = self._find(request)
         job.stop()
         return JSONResponse(job.tell())
@@ -79,7 +79,7 @@ class Writing:
 
 
 def place(name: str, folder: Path) -> Path:
-    """Return where a slide of a name goes; refuse what is more than a name, and what is there already."""
+    """Return the path for a file name; refuse anything but a name, and names that exist already."""
     if not name or name != Path(name).name or name.startswith(".") or "\\" in name:
         raise InputError(f"{name or 'nothing'}: is not the name of a file; slides are written to {folder}")
     target = folder / name

@@ -68,7 +68,7 @@ export function makeDrawer(OpenSeadragon) {
 
     begin() {
       const gl = this.canvas.getContext("webgl2", { alpha: false, antialias: false, depth: false });
-      if (!gl) throw new Error("This browser does not let pages draw with WebGL 2. Allow it, or use another.");
+      if (!gl) throw new Error("This browser does not allow WebGL 2. Allow it, or use another browser.");
       this.gl = gl;
       gl.bindBuffer(gl.ARRAY_BUFFER, gl.createBuffer());
       gl.bufferData(gl.ARRAY_BUFFER, CORNERS, gl.STATIC_DRAW);

@@ -1,4 +1,4 @@
-// All slides at a glance, before and after. The server says in which order: what needs a look comes first.
+// All slides at a glance, before and after, in the server's order: slides that need attention come first.
 
 import { getJson } from "./api.js";
 
@@ -32,7 +32,7 @@ async function follow() {
 function show() {
   const waiting = entries.filter((entry) => !entry.verdict).length;
   const count = `${entries.length} ${entries.length === 1 ? "slide" : "slides"}`;
-  $("state").textContent = waiting ? `${count}, ${waiting} still to be fitted …` : `${count}. What needs a look comes first.`;
+  $("state").textContent = waiting ? `${count}, ${waiting} not fitted yet …` : `${count}. Slides that need attention come first.`;
   document.body.dataset.state = waiting ? "loading" : "settled";
   showFilters();
   const wanted = entries.map((entry) => {

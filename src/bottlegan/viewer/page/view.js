@@ -34,7 +34,7 @@ let wanted = 0; // counts what was asked for, so that an answer that comes late 
 
 async function start() {
   if (!canDraw()) {
-    showFinding({ verdict: "refused", reason: "This browser has no WebGL 2, which draws the slides. Use another." });
+    showFinding({ verdict: "refused", reason: "This browser lacks WebGL 2, which draws the slides. Use another one." });
     return;
   }
   session = await sessionAsked;
@@ -187,7 +187,7 @@ async function loadMap() {
       sayExactness("loading");
       const exact = await getBytes(`${path}&exact`);
       if (mine !== wanted) return;
-      if (exact.length !== EXACT_BYTES) throw new Error("the exact table came incomplete; try again");
+      if (exact.length !== EXACT_BYTES) throw new Error("the exact table arrived incomplete; try again");
       drawer.setTable("exact", exact);
       sayExactness("exact");
     }
@@ -216,9 +216,9 @@ async function loadTissue() {
 
 function sayExactness(kind) {
   const said = {
-    coarse: `Colors between every ${session.spacing}rd level are interpolated.`,
+    coarse: `Interpolated between every ${session.spacing}rd level.`,
     loading: "Mapping all 16.7 million colors …",
-    exact: "Every color is the map's own.",
+    exact: "Every color is exact.",
   };
   $("exactness").textContent = said[kind];
 }
@@ -300,7 +300,7 @@ const actions = {
     writeAddress();
     await navigator.clipboard.writeText(location.href).then(
       () => toast("Link copied. It works while bottlegan view runs."),
-      () => toast("This browser does not let pages copy; take the link from the address bar."),
+      () => toast("This browser does not let pages copy. Use the link in the address bar."),
     );
   },
   save: async () => {
