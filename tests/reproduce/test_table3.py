@@ -7,10 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottlegan.core.errors import InputError
+from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.staining import Styles, stain_with
 from bottlegan.imaging.files import write_image
 from bottlegan.imaging.tensors import to_batch
+from bottlegan.reproduce import table3
 from bottlegan.reproduce.hospitals import FOLDS, MOST_IMAGES, Hospital, deal, draw_hospitals, read_hospitals
 from bottlegan.reproduce.table3 import METHODS, SCALES, Experiment, make_run, onboard_visitors
 from bottlegan.reproduce.table3_files import Run, Scores, to_csv, to_markdown
@@ -86,6 +88,33 @@ def test_a_run_scores_labs_that_took_part_and_labs_that_did_not(key: str, tmp_pa
     assert not experiment.path(key, 0, 0).with_suffix("").exists(), "a finished run needs no checkpoint"
     page = experiment.write().read_text()
     assert f"| {NAMES[key]} | 1 | {run.left_out.iou:.3f} |" in page
+
+
+def test_a_lab_whose_style_is_refused_is_left_out_and_scored_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labs, odd = draw_hospitals(), deal(draw_hospitals(), 0, 0).members[0].name
+    leaves = numpy_stream(0, "leaves")
+
+    def turn_green(hospital: Hospital) -> Hospital:
+        images = [leaves.integers((20, 90, 10), (70, 200, 50), each.image.shape) for each in hospital.images]
+        return Hospital(
+            hospital.name,
+            [Labeled(image.astype(np.uint8), old.truth) for image, old in zip(images, hospital.images, strict=True)],
+        )
+
+    monkeypatch.setattr(
+        table3, "recall_hospitals", lambda _: [turn_green(each) if each.name == odd else each for each in labs]
+    )
+    experiment = Experiment("smoke", tmp_path)
+    experiment.runs.mkdir()
+    run = make_run(("bottlegan-normalize", 0, 0), experiment)
+    assert run.refused == (odd,)
+    assert len(run.labs) == 6
+    assert make_run(("fedavgm", 0, 0), experiment).refused == ()
+    assert f"| {odd} |" in experiment.write().read_text()
+    visitors = [turn_green(labs[0]).visit(), labs[1].visit()]
+    assert onboard_visitors(visitors).document.styles == (labs[1].name,)
 
 
 def test_what_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.files import make_folder, write_text
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.task import Task
-from bottlegan.federated.client.staining import Stain, Styles
+from bottlegan.federated.client.staining import Stain, Staining, Styles
 from bottlegan.federated.client.training import Lab, score_lab
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.members import read_members
@@ -29,6 +29,7 @@ from bottlegan.models.document import PRIOR
 from bottlegan.models.networks import NetworkConfig
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.fit import onboard
+from bottlegan.onboarding.verdict import Verdict
 from bottlegan.reproduce.federations import Federation, Which, arrange, federate, make_runs, obtain_styles
 from bottlegan.reproduce.hospitals import FOLDS, Deal, Hospital, deal, draw_hospitals, read_hospitals
 from bottlegan.reproduce.paired import Scale
@@ -134,9 +135,10 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     started = time.process_time()
     stain = find_stain(method, dealt.members, [choose_template(dealt)])
     config = plan_row(method, SCALES[experiment.scale])
-    federations = arrange(method, config, dealt.members, stain, seed=seed, folder=folder)
+    members, refused = split(dealt.members, None if method.mode == "plain" else styles)
+    federations = arrange(method, config, members, stain, seed=seed, folder=folder)
     finished = [(each, federate(each, styles)) for each in federations]
-    own = score_members(finished)
+    own = score_members(finished) | score_as_they_are(finished, [lab for lab in refused if lab.test])
     others = score_visitors(finished, dealt.visitors, stain)
     run = Run(
         key=key,
@@ -147,6 +149,7 @@ def make_run(which: Which, experiment: Experiment) -> Run:
         labs={**own, **others},
         labeled=tuple(lab.name for lab in dealt.members if lab.labeled),
         visitors=tuple(others),
+        refused=tuple(lab.name for lab in refused),
         seconds=time.process_time() - started,
         commit=find_commit(),
     )
@@ -164,6 +167,12 @@ def recall_hospitals(data: Path | None) -> list[Hospital]:
 def choose_template(dealt: Deal) -> Pixels:
     """Return the image that other packages are fitted to: the first of the first lab with labels, as people do it."""
     return next(lab for lab in dealt.members if lab.labeled).train[0]
+
+
+def split(labs: Sequence[LabData], styles: ModelWeights | None) -> tuple[list[LabData], list[LabData]]:
+    """Return the labs that have a style, all if none is needed, and those whose style was refused."""
+    known = {lab.name for lab in labs} if styles is None else set(styles.document.styles)
+    return [lab for lab in labs if lab.name in known], [lab for lab in labs if lab.name not in known]
 
 
 def score_members(finished: Sequence[tuple[Federation, State]]) -> dict[str, Scores]:
@@ -187,17 +196,32 @@ def score_visitors(
     its own images with the shipped prior, without labels.
     """
     config = finished[0][0].config.phase2
-    known = Styles(onboard_visitors(visitors)) if config.mode != "plain" else None
-    opened = [Lab(lab.name, [], [], lab.test, stain(config, known, lab.name)) for lab in visitors]
+    styles = None if config.mode == "plain" else onboard_visitors(visitors)
+    usable, refused = split(visitors, styles)
+    known = None if styles is None else Styles(styles)
+    opened = [Lab(lab.name, [], [], lab.test, stain(config, known, lab.name)) for lab in usable]
+    return score_opened(finished, opened) | score_as_they_are(finished, refused)
+
+
+def score_as_they_are(finished: Sequence[tuple[Federation, State]], labs: Sequence[LabData]) -> dict[str, Scores]:
+    """Return the scores on labs whose style was refused: their images are not normalized."""
+    return score_opened(finished, [Lab(lab.name, [], [], lab.test, Staining()) for lab in labs])
+
+
+def score_opened(finished: Sequence[tuple[Federation, State]], labs: Sequence[Lab]) -> dict[str, Scores]:
+    """Return the scores on labs, the mean over all networks."""
+    config = finished[0][0].config.phase2
     return {
-        lab.name: average([to_scores(score_lab(lab, each.weights, config)) for _, each in finished]) for lab in opened
+        lab.name: average([to_scores(score_lab(lab, each.weights, config)) for _, each in finished]) for lab in labs
     }
 
 
 def onboard_visitors(visitors: Sequence[LabData]) -> ModelWeights:
-    """Return the shipped prior with the styles of labs, each fitted to its own images."""
+    """Return the shipped prior with the styles of labs, each fitted to its own images, but for those refused."""
     prior = read_weights(PRIOR)
-    return prior.with_styles({lab.name: onboard(lab.train, prior).code for lab in visitors})
+    fitted = {lab.name: onboard(lab.train, prior) for lab in visitors}
+    usable = {name: each.code for name, each in fitted.items() if each.diagnosis.verdict is not Verdict.REFUSED}
+    return prior.with_styles(usable)
 
 
 def to_scores(total: Tensor) -> Scores:

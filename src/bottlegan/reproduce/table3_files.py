@@ -41,6 +41,8 @@ class Run:
     seconds: float
     """Of the processor, scoring included."""
     commit: str
+    refused: tuple[str, ...] = ()
+    """Labs whose style was refused, so that they trained in no round and were scored as they are."""
 
 
 METRICS = tuple(each.name for each in fields(Scores))
@@ -75,7 +77,8 @@ _LEGEND = (
     "Mean over runs (seeds and folds) of the mean over labs, ± half of its 95 % interval (Student's t; runs share",
     "labs, so it is somewhat too narrow). Against FedAvgM: the mean difference over the same seeds and folds, with its",
     "interval. IOU and Dice of nuclei, ECE (40 bins) and NLL over pixels. Local: each lab with labels trains alone and",
-    "is scored on its own held-out images; on labs that took no part, the mean over all of these networks.",
+    "is scored on its own held-out images; on labs that took no part, the mean over all of these networks. Refused:",
+    "the prior took the lab's training images for something other than H&E, so BottleGAN's rows do not train on them.",
 )
 
 
@@ -98,8 +101,12 @@ def _table(runs: Sequence[Run], names: Mapping[str, str], kind: str) -> list[str
 
 
 def _list_deals(runs: Sequence[Run]) -> list[str]:
-    lines = ["| seed | fold | took no part | took part with labels |", "| --- | --- | --- | --- |"]
-    deals = {(run.seed, run.fold): run for run in runs}
-    for (seed, fold), run in sorted(deals.items()):
-        lines.append(f"| {seed} | {fold} | {', '.join(run.visitors)} | {', '.join(run.labeled)} |")
+    lines = ["| seed | fold | took no part | took part with labels | of all that took part, refused |"]
+    lines.append("| --- " * 5 + "|")
+    deals: dict[tuple[int, int], list[Run]] = {}
+    for run in runs:
+        deals.setdefault((run.seed, run.fold), []).append(run)
+    for (seed, fold), same in sorted(deals.items()):
+        refused = ", ".join(sorted({name for run in same for name in run.refused})) or "-"
+        lines.append(f"| {seed} | {fold} | {', '.join(same[0].visitors)} | {', '.join(same[0].labeled)} | {refused} |")
     return lines
