@@ -2,9 +2,12 @@
 
 import logging
 import os
+import secrets
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from flwr.app import ConfigRecordValues, Context
@@ -28,6 +31,7 @@ ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",  # a worker for each core: threads inside torch would only fight over them
     "RAY_max_direct_call_object_size": "16000000",  # bytes; through Ray's shared memory, small ones take twice the time
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future behavior, of which it else warns
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray listens on loopback only, as it always does on these systems
 }
 
 
@@ -72,12 +76,21 @@ def run(
     return states[0]
 
 
+@cache
+def make_token() -> dict[str, str]:
+    """Return a token that this process's workers need to reach Ray, so that other users of the machine cannot.
+
+    Ray reads it once, when it is imported. A process that has used Ray before, without a token, goes on without one.
+    """
+    return {} if "ray" in sys.modules else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+
+
 @contextmanager
 def _quiet() -> Iterator[None]:
     """Set what the workers inherit, silence Flower's own chatter, and put everything back."""
     before, logger = dict(os.environ), logging.getLogger("flwr")
     level = logger.level
-    os.environ.update(ENVIRONMENT)
+    os.environ.update(ENVIRONMENT | make_token())
     logger.setLevel(logging.ERROR)
     try:
         yield
