@@ -1,6 +1,8 @@
 """The campaign itself: each kind of attack does what it says, on few labs and in little time."""
 
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -116,6 +118,14 @@ def test_a_flipped_bit_is_one_bit(tmp_path: Path) -> None:
     path.write_bytes(bytes(50))
     state.flip_bit(path, np.random.default_rng(0))
     assert sum(byte.bit_count() for byte in path.read_bytes()) == 1
+
+
+def test_a_killed_run_is_hit_after_it_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A run that takes no time is killed as soon as it has begun.
+    monkeypatch.setattr(state, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep))
+    (row,) = state.kill_anywhere(tmp_path, Silent(), 1)
+    assert row.held
+    assert row.result == "1 of 1 resume to the same network; 1 were hit before they were done"
 
 
 def test_kinds_that_are_unknown_and_too_few_labs_are_refused(tmp_path: Path) -> None:

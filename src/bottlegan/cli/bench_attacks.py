@@ -19,6 +19,7 @@ def attacks(
     ] = None,
     labs: Annotated[int, typer.Option(help="Labs in the federations that are poisoned.")] = 20,
     rounds: Annotated[int, typer.Option(help="Rounds of these.", min=1)] = 25,
+    seed: Annotated[int, typer.Option(help="Seed of these: other tissue, other weights to begin with.", min=0)] = 0,
     compare: Annotated[bool, typer.Option("--compare", help="Poison the plain mean of all labs, too.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")] = None,
 ) -> None:
@@ -36,7 +37,9 @@ def attacks(
     from bottlegan.bench.attacks.campaign import bench_attacks
     from bottlegan.core.files import write_text
 
-    rows = bench_attacks(out, kind or (), labs=labs, rounds=rounds, compare=compare, progress=TerminalProgress())
+    rows = bench_attacks(
+        out, kind or (), labs=labs, rounds=rounds, seed=seed, compare=compare, progress=TerminalProgress()
+    )
     if json_file is not None:
         write_text(json_file, json.dumps([row.to_json() for row in rows], indent=2, allow_nan=False) + "\n")
     table = Table("kind", "attack", "held", "result", title="Attacks on our own federation", title_justify="left")

@@ -20,7 +20,7 @@ Attack = Callable[[Path, Progress], list[Row]]
 """What makes one kind of attack, in a folder of its own, and says how it went."""
 
 
-def list_attacks(labs: int = 20, rounds: int = 25, *, compare: bool = False) -> Mapping[str, Attack]:
+def list_attacks(labs: int = 20, rounds: int = 25, seed: int = 0, *, compare: bool = False) -> Mapping[str, Attack]:
     """Return all kinds of attack; poison is given in federations of so many labs and rounds."""
     return {
         "tallies": lie_about_scores,
@@ -29,7 +29,7 @@ def list_attacks(labs: int = 20, rounds: int = 25, *, compare: bool = False) -> 
         "files": read_hostile_files,
         "bitflips": flip_bits,
         "kills": kill_anywhere,
-        "poison": partial(_poison, labs, rounds, compare),
+        "poison": partial(_poison, (labs, rounds, seed), compare),
     }
 
 
@@ -39,6 +39,7 @@ def bench_attacks(
     *,
     labs: int = 20,
     rounds: int = 25,
+    seed: int = 0,
     compare: bool = False,
     progress: Progress | None = None,
 ) -> list[Row]:
@@ -49,10 +50,11 @@ def bench_attacks(
         kinds: Kinds of attack, in this order; all of them by default.
         labs: In the federations that are poisoned, of which a quarter is hostile.
         rounds: Of these.
+        seed: Of these: other seeds, other tissue.
         compare: Whether to poison the plain mean of all labs, too.
         progress: Where to report progress.
     """
-    known = list_attacks(labs, rounds, compare=compare)
+    known = list_attacks(labs, rounds, seed, compare=compare)
     if odd := [kind for kind in kinds if kind not in known]:
         raise InputError(f"there is no kind of attack called {odd[0]}; there are: {', '.join(known)}")
     if labs < 8:
@@ -65,5 +67,6 @@ def bench_attacks(
     return rows
 
 
-def _poison(labs: int, rounds: int, compare: bool, folder: Path, progress: Progress) -> list[Row]:
-    return attack_by_poison(draw_world(labs, rounds, progress), folder, progress, compare=compare)
+def _poison(world: tuple[int, int, int], compare: bool, folder: Path, progress: Progress) -> list[Row]:
+    labs, rounds, seed = world
+    return attack_by_poison(draw_world(labs, rounds, progress, seed), folder, progress, compare=compare)

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import shutil
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +17,7 @@ from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.exchange import Absence, Answer, LocalExchange, Reply, Request
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.federation import run_federation
-from bottlegan.federated.server.folder import CHECKPOINT, NETWORK, STYLES, UPLOADS
+from bottlegan.federated.server.folder import CHECKPOINT, CONFIG, NETWORK, STYLES, UPLOADS
 
 ROUNDS = 4
 """Of the federation that is killed and damaged; it stops half way."""
@@ -24,21 +25,26 @@ ROUNDS = 4
 
 def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row]:
     """Return how many kills, at random moments of a run in its own process, change what comes of it."""
+    started = time.monotonic()
     whole = federate(folder / "whole")
-    random, worse = np.random.default_rng(0), 0
+    seconds = time.monotonic() - started
+    random, worse, hit = np.random.default_rng(0), 0, 0
     context = multiprocessing.get_context("spawn")
     for number in progress.track(range(count), "kills", count):
         run = folder / f"killed-{number}"
         shutil.rmtree(run, ignore_errors=True)
         process = context.Process(target=federate, args=(run,))
         process.start()
-        # Most of a second or two goes by before the run begins, and the run itself takes less.
-        process.join(random.uniform(1.0, 4.0))
+        # Until the run begins, a process only imports.
+        while process.is_alive() and not (run / CONFIG).exists():
+            time.sleep(0.01)
+        process.join(random.uniform(0, seconds))
         process.kill()
         process.join()
+        hit += (run / CONFIG).exists() and not (run / NETWORK).exists()
         worse += federate(run) != whole
-    result = f"{count - worse} of {count} resume to the same network"
-    return [Row("kills", "kill -9 at random moments", worse == 0, result)]
+    result = f"{count - worse} of {count} resume to the same network; {hit} were hit before they were done"
+    return [Row("kills", "kill -9 at random moments of the run", worse == 0, result)]
 
 
 def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
