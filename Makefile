@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 INSTALLED := .venv/.installed
 
-.PHONY: demo test check docs pictures app lock clean
+.PHONY: demo test check docs pictures app lock sbom clean
 
 demo: $(INSTALLED)
 	$(BIN)/bottlegan demo --out demo
@@ -48,5 +48,9 @@ lock: $(INSTALLED)
 		--constraint .venv/torch.txt --output-file requirements.lock pyproject.toml
 	sed -i "s/^\(torch==[^+]*\).*/\1/" requirements.lock
 
+# A software bill of materials, in CycloneDX's JSON, of all that the lock pins.
+sbom:
+	$(PYTHON) containers/sbom.py sbom.cdx.json
+
 clean:
-	rm -rf .venv demo site example-output .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv demo site example-output sbom.cdx.json .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
