@@ -1,12 +1,15 @@
-"""Mapping and onboarding need neither torch nor scipy: commands run where nobody can import them."""
+"""Mapping and onboarding need neither torch nor what an extra brings: commands run where nobody can import them."""
 
+import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from bottlegan.cli.main import EXTRAS
 from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch
 from bottlegan.normalize.normalizer import Normalizer
@@ -19,7 +22,7 @@ import sys
 
 class Block:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("torch", "scipy"):
+        if name.partition(".")[0] in ("torch", "scipy", "skimage", "torchmetrics", "jinja2", "markupsafe"):
             raise ImportError(f"{name} is not to be imported")
 
 sys.meta_path.insert(0, Block())
@@ -118,3 +121,20 @@ def test_of_the_library(tissue: Pixels, tmp_path: Path) -> None:
     np.save(tmp_path / "image.npy", tissue)
     done = run(LIBRARY, tmp_path, "image.npy")
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("package", sorted(EXTRAS))
+def test_a_package_of_an_extra_is_no_dependency_of_the_core(package: str) -> None:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    name = {"skimage": "scikit-image", "ray": "flwr"}.get(package, package)
+    assert any(line.startswith(name) for line in project["optional-dependencies"][EXTRAS[package]])
+    assert not any(line.startswith(name) for line in project["dependencies"])
+
+
+def test_a_command_without_its_extra_names_it_in_one_line(root: Path) -> None:
+    blocked = BLOCKED.replace('ImportError(f"{name} is not to be imported")', "ModuleNotFoundError(name=name)")
+    code = blocked.replace('"torch", ', "")
+    words = [sys.executable, "-c", code + "from bottlegan.cli.main import main; main()", "evaluate", "images", "images"]
+    done = subprocess.run(words, cwd=root, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.fullmatch(r"bottlegan: \w+ is not installed; pip install 'bottlegan\[quality\]'\n", done.stderr)

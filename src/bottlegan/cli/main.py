@@ -37,6 +37,11 @@ from bottlegan.cli.view import view
 from bottlegan.core.errors import FederationError, InputError
 
 EXTRAS = {
+    "jinja2": "quality",
+    "markupsafe": "quality",
+    "scipy": "quality",
+    "skimage": "quality",
+    "torchmetrics": "quality",
     "flwr": "federated",
     "ray": "federated",
     "cryptography": "federated",
