@@ -87,7 +87,7 @@ def test_a_run_scores_labs_that_took_part_and_labs_that_did_not(key: str, tmp_pa
     assert len(run.labs) == (4 if key == "local" else 6), "labs that train alone are scored alone"
     assert not experiment.path(key, 0, 0).with_suffix("").exists(), "a finished run needs no checkpoint"
     page = experiment.write().read_text()
-    assert f"| {NAMES[key]} | 1 | {run.left_out.iou:.3f} |" in page
+    assert f"| {NAMES[key]} | 1 | 2 | {run.left_out.iou:.3f} ± " in page
 
 
 def test_a_lab_whose_style_is_refused_is_left_out_and_scored_as_it_is(
@@ -126,28 +126,35 @@ def test_what_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
         Experiment("paper", tmp_path, tmp_path)
 
 
-def made(key: str, fold: int, iou: float) -> Run:
-    scores = Scores(iou=iou, dice=iou, ece=0.1, nll=0.5)
+def made(key: str, fold: int, ious: dict[str, float]) -> Run:
+    labs = {lab: Scores(iou=iou, dice=iou, ece=0.1, nll=0.5) for lab, iou in ious.items()}
+    first = next(iter(labs.values()))
     return Run(
         key=key,
         seed=0,
         fold=fold,
-        held_out=scores,
-        left_out=scores,
-        labs={"a": scores, "b": scores},
-        labeled=("a",),
-        visitors=("b",),
+        held_out=first,
+        left_out=first,
+        labs=labs,
+        labeled=("d",),
+        visitors=tuple(lab for lab in labs if lab != "d"),
         seconds=1.0,
         commit="0",
     )
 
 
-def test_differences_are_of_the_same_folds() -> None:
-    runs = [made("fedavgm", fold, 0.3 + 0.1 * fold) for fold in range(3)]
-    runs += [made("hed", fold, 0.35 + 0.1 * fold + 0.01 * fold) for fold in range(3)]
-    runs += [made("restain", 0, 0.2)]
-    page = to_markdown(runs, {**NAMES, "restain": "R"}, "cpu")
-    # .05, .06, .07: t(.975, 2) = 4.303 times .01 / sqrt(3)
-    assert "| +0.060 ± 0.025 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in page
-    assert "| R | 1 | 0.200 | 0.200 | 0.100 | 0.500 | -0.100 | +0.000 | +0.000 | 1 |" in page
-    assert to_csv(runs).count("\n") == 1 + 2 * len(runs)
+def test_intervals_are_over_labs_and_differences_of_the_same_labs_and_folds() -> None:
+    runs = [made("fedavgm", 0, {"a": 0.3, "b": 0.4, "d": 0.9}), made("fedavgm", 1, {"c": 0.5, "d": 0.7})]
+    runs += [made("hed", 0, {"a": 0.35, "b": 0.46, "d": 0.9}), made("hed", 1, {"c": 0.57, "d": 0.8})]
+    runs += [made("restain", 0, {"a": 0.2, "b": 0.3, "d": 0.9})]
+    taken, visited = to_markdown(runs, {**NAMES, "restain": "R"}, "cpu").split("## Labs that took no part")
+    # .05, .06, .07: t(.975, 2) = 4.303 times .01 / sqrt(3); and .3, .4, .5: times .1 / sqrt(3)
+    assert "| FedAvgM | 2 | 3 | 0.400 ± 0.248 |" in visited
+    assert "| +0.060 ± 0.025 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in visited
+    # Of two labs that fell by .1 each, in one fold
+    assert "| R | 1 | 2 | 0.250 ± 0.635 |" in visited
+    assert "| -0.100 ± 0.000 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in visited
+    # One lab took part, in two folds
+    assert "| FedAvgM | 2 | 1 | 0.800 |" in taken
+    assert "| FedAvgM + HED jitter | 2 | 1 | 0.850 | 0.850 | 0.100 | 0.500 | +0.050 | +0.000 | +0.000 | 1 |" in taken
+    assert to_csv(runs).count("\n") == 1 + sum(len(run.labs) for run in runs)

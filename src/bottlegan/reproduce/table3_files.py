@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields
 from statistics import fmean
 
@@ -74,30 +74,56 @@ def to_markdown(runs: Sequence[Run], names: Mapping[str, str], scale: str) -> st
 
 
 _LEGEND = (
-    "Mean over runs (seeds and folds) of the mean over labs, ± half of its 95 % interval (Student's t; runs share",
-    "labs, so it is somewhat too narrow). Against FedAvgM: the mean difference over the same seeds and folds, with its",
-    "interval. IOU and Dice of nuclei, ECE (40 bins) and NLL over pixels. Local: each lab with labels trains alone and",
-    "is scored on its own held-out images; on labs that took no part, the mean over all of these networks. Refused:",
-    "the prior took the lab's training images for something other than H&E, so BottleGAN's rows do not train on them.",
+    "Mean over labs, each of which counts the same, of its mean over the runs (seeds and folds) that it is scored",
+    "in, ± half of its 95 % interval over labs (Student's t). Against FedAvgM: the mean difference on the same",
+    "labs, seeds and folds, with its interval. IOU and Dice of nuclei, ECE (40 bins) and NLL over pixels. Local:",
+    "each lab with labels trains alone and is scored on its own held-out images; on labs that took no part, the",
+    "mean over all of these networks. Refused: the prior took the lab's training images for something other than",
+    "H&E, so BottleGAN's rows do not train on them.",
 )
+
+
+Places = dict[tuple[int, int, str], Scores]
+"""Scores by seed, fold and lab."""
 
 
 def _table(runs: Sequence[Run], names: Mapping[str, str], kind: str) -> list[str]:
     columns = [*COLUMNS.values(), *(f"{COLUMNS[metric]} against FedAvgM" for metric in COMPARED)]
-    lines = [f"| method | runs | {' | '.join(columns)} | seconds |", "| --- " * (len(columns) + 3) + "|"]
-    base = {(run.seed, run.fold): getattr(run, kind) for run in runs if run.key == BASE}
+    lines = [f"| method | runs | labs | {' | '.join(columns)} | seconds |", "| --- " * (len(columns) + 4) + "|"]
+    base = _gather(runs, BASE, kind)
     for key, name in names.items():
-        own = {(run.seed, run.fold): getattr(run, kind) for run in runs if run.key == key}
+        own = _gather(runs, key, kind)
         if not own:
             continue
-        cells = [format_interval([getattr(scores, metric) for scores in own.values()]) for metric in METRICS]
-        common = [place for place in own if place in base and key != BASE]
+        cells = [format_interval(_over_labs(own, metric)) for metric in METRICS]
+        common = {place: scores for place, scores in own.items() if place in base and key != BASE}
         for metric in COMPARED:
-            pairs = [(getattr(own[place], metric), getattr(base[place], metric)) for place in common]
+            pairs = list(zip(_over_labs(common, metric), _over_labs(base, metric, common), strict=True))
             cells.append(format_difference(pairs) if pairs else "-")
-        seconds = fmean(run.seconds for run in runs if run.key == key)
-        lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {seconds:.0f} |")
+        same = [run for run in runs if run.key == key]
+        labs = len({lab for _, _, lab in own})
+        lines.append(
+            f"| {name} | {len(same)} | {labs} | {' | '.join(cells)} | {fmean(run.seconds for run in same):.0f} |"
+        )
     return lines
+
+
+def _gather(runs: Sequence[Run], key: str, kind: str) -> Places:
+    """Return a row's scores on the labs that took part, or on those that did not."""
+    return {
+        (run.seed, run.fold, lab): scores
+        for run in runs
+        if run.key == key
+        for lab, scores in run.labs.items()
+        if (lab in run.visitors) == (kind == "left_out")
+    }
+
+
+def _over_labs(scores: Places, metric: str, places: Collection[tuple[int, int, str]] | None = None) -> list[float]:
+    """Return each lab's mean of a metric over the places asked for, all of them by default, in the labs' order."""
+    chosen = [place for place in scores if places is None or place in places]
+    labs = sorted({lab for _, _, lab in chosen})
+    return [fmean(getattr(scores[place], metric) for place in chosen if place[2] == lab) for lab in labs]
 
 
 def _list_deals(runs: Sequence[Run]) -> list[str]:
