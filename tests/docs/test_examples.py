@@ -59,12 +59,12 @@ def test_a_federation_with_its_own_network(run: Run) -> None:
 
 
 def test_predictions_become_outlines(run: Run) -> None:
-    assert run("predict_geojson")[-1].startswith("outlines: ")
+    assert run("predict_geojson")[-1].startswith("outlines: {'epithelium': ")
     outlines = json.loads(Path("example-output/predict/epithelium.geojson").read_text(encoding="utf-8"))
     assert outlines["type"] == "FeatureCollection"
-    # How much a network of so few steps finds depends on the last bits of its training.
-    names = {outline["properties"]["classification"]["name"] for outline in outlines["features"]}
-    assert names <= {"epithelium", "other"}
+    # How many a network of so few steps finds depends on the last bits of its training.
+    assert len(outlines["features"]) >= 5
+    assert {outline["properties"]["classification"]["name"] for outline in outlines["features"]} == {"epithelium"}
 
 
 def test_drift_is_found_from_july_on(run: Run) -> None:

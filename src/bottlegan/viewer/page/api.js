@@ -1,7 +1,11 @@
 // What the server answers. All addresses are relative, so each carries the token of the page's own.
 
-async function ask(path, options) {
-  const answer = await fetch(path, { cache: "no-store", ...options });
+function ask(path, options) {
+  return check(fetch(path, { cache: "no-store", ...options }));
+}
+
+async function check(pending) {
+  const answer = await pending;
   if (answer.ok) return answer;
   const said = await answer.json().catch(() => ({}));
   throw new Error(said.error || `the server answered ${answer.status}`);
@@ -9,6 +13,11 @@ async function ask(path, options) {
 
 export async function getJson(path, options) {
   return (await ask(path, options)).json();
+}
+
+/** Return the answer to a request that was sent before this script was there. */
+export async function readJson(pending) {
+  return (await check(pending)).json();
 }
 
 export async function getBytes(path, options) {

@@ -1,6 +1,6 @@
 // The page of slides: what is shown follows from `state`, and the address always says what that is.
 
-import { getBytes, getImage, getJson } from "./api.js";
+import { getBytes, getImage, getJson, readJson } from "./api.js";
 import { canDraw, makeDrawer } from "./drawer.js";
 import { makeDivider, makeMinimap, showScale } from "./hud.js";
 import { listenToKeys } from "./keys.js";
@@ -25,7 +25,8 @@ const state = {
   finding: null,
 };
 const asked = new URLSearchParams(location.hash.slice(1));
-const sessionAsked = getJson("api/session"); // comes while the browser gets ready to draw
+const early = window.early ?? {};
+const sessionAsked = early.session ? readJson(early.session) : getJson("api/session");
 let session;
 let slide; // how the one on show is laid out
 let viewer;
@@ -152,7 +153,8 @@ async function loadSlide(number) {
   if (state.to === `slide:${number}`) state.to = "reference"; // it is in its own stain already
   showTargets(session, state, (to) => { change({ to }); loadMap(); });
   applyLook();
-  const layout = await getJson(`api/slides/${number}`);
+  const layout = await (number === 0 && early.layout ? readJson(early.layout) : getJson(`api/slides/${number}`));
+  early.layout = null; // an answer is read once
   if (state.slide !== number) return;
   slide = layout;
   showFacts(slide);
