@@ -11,7 +11,7 @@ from skimage.color import rgb2lab
 from bottlegan.bench import real_methods
 from bottlegan.bench.real_colors import Colors, find_glass, summarize_glass
 from bottlegan.bench.real_labs import bench_real_labs, read_world, time_fits
-from bottlegan.bench.real_methods import Fitted, Given, Method, Opinion, fit_moments, list_methods, measure_moments
+from bottlegan.bench.real_methods import Fitted, Given, LabMethod, Opinion, fit_moments, list_methods, measure_moments
 from bottlegan.bench.real_pictures import Panel, draw_sheet
 from bottlegan.bench.real_restained import measure_place, measure_restained
 from bottlegan.bench.real_slide import measure_glass, read_glass
@@ -66,8 +66,8 @@ def data(tmp_path: Path) -> RealData:
     return open_real_data(tmp_path)
 
 
-def always(convert: Callable[[Pixels], Pixels]) -> Method:
-    return Method(lambda images: Fitted(convert), learns=False)
+def always(convert: Callable[[Pixels], Pixels]) -> LabMethod:
+    return LabMethod(lambda images: Fitted(convert), learns=False)
 
 
 def fail(image: Pixels) -> Pixels:
@@ -92,7 +92,7 @@ NOTHING = always(lambda image: image)
 
 
 def test_spread_is_measured_between_labs_and_between_images(data: RealData) -> None:
-    methods: dict[str, Method | str] = {"nothing": NOTHING, "alike": Method(alike), "absent": "not installed"}
+    methods: dict[str, LabMethod | str] = {"nothing": NOTHING, "alike": LabMethod(alike), "absent": "not installed"}
     figures = bench_real_labs(data, methods)
     json.dumps(figures, allow_nan=False)
     assert (figures["images"], figures["labs"], figures["labs with nuclei"]) == (6, 3, 2)
@@ -138,7 +138,7 @@ def test_an_odd_image_that_a_method_refuses_to_read_is_told(data: RealData) -> N
             raise InputError("the image is blank; give another")
         return Fitted(lambda image: image)
 
-    odd = bench_real_labs(data, {"picky": Method(picky)})["rows"]["picky"]["odd"]
+    odd = bench_real_labs(data, {"picky": LabMethod(picky)})["rows"]["picky"]["odd"]
     assert (odd["blank.png"]["verdict"], odd["blank.png"]["reason"]) == ("error", "the image is blank; give another")
 
 
@@ -195,7 +195,7 @@ def test_stainings_are_fitted_to_all_places_and_to_the_others(data: RealData) ->
         lowest = min(int(np.asarray(image).min()) for image in images)
         return Fitted(lambda image: image - np.minimum(image, lowest))
 
-    found = measure_restained(Method(undo), tiles)
+    found = measure_restained(LabMethod(undo), tiles)
     nothing = measure_restained(NOTHING, tiles)
     assert sorted(counts) == [2] * 9 + [3] * 3
     assert nothing["all places"] == nothing["other places"]
@@ -217,7 +217,7 @@ def test_a_halo_is_seen_where_the_slide_is_written_with_one(tmp_path: Path) -> N
     assert not glass.near[20, 40], "dust is no tissue"
     haloed = image.copy()
     haloed[130:270, 130:270, 1] = np.where(image[130:270, 130:270, 1] == 240, 220, 60)
-    method = Method(lambda images: Fitted(lambda levels: levels), write_slide=lambda path: haloed)
+    method = LabMethod(lambda images: Fitted(lambda levels: levels), write_slide=lambda path: haloed)
     found = measure_glass(method, glass)
     assert (found["halo before"], found["halo of the map alone"]) == (0, 0)
     assert found["halo after"] == found["halo added"] == pytest.approx(20)
@@ -238,7 +238,7 @@ def test_only_methods_that_look_at_images_are_timed(data: RealData, monkeypatch:
     monkeypatch.setattr("bottlegan.bench.real_labs.PATCHES", 2)
     world = read_world(data, Silent())
     assert time_fits(NOTHING, world) is None
-    seconds = time_fits(Method(alike), world)
+    seconds = time_fits(LabMethod(alike), world)
     assert seconds is not None
     assert seconds > 0
 

@@ -24,7 +24,7 @@ from bottlegan.federated.folder.payload import pack_reply, unpack_reply, unpack_
 from bottlegan.federated.protocol.accounting import Spent, find_epsilon
 from bottlegan.federated.protocol.exchange import Absence, LocalExchange, Reply, Request, Stamp
 from bottlegan.federated.protocol.phase1 import Phase1Config
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.protocol.privacy import Floats, Grid, PrivacyConfig, to_row
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
@@ -32,6 +32,7 @@ from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State
 from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.models.network_file import read_network_document
+from bottlegan.models.networks import Weights
 from bottlegan.quality.run_report import list_rounds, read_run
 
 SECURE = PrivacyConfig(secure=True)

@@ -17,7 +17,7 @@ from bottlegan.reproduce.federations import obtain_styles
 from bottlegan.reproduce.figure3 import SHOWN, write_figure
 from bottlegan.reproduce.pseudo_labels import count, summarize
 from bottlegan.reproduce.table1 import FOLDS, SEEDS, Experiment, make_run, run_table1
-from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
+from bottlegan.reproduce.table1_files import Point, Scores, Table1Run, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import METHODS, SWEEP, find_stain, plan_training
 from bottlegan.reproduce.world import World, draw_world
 
@@ -171,10 +171,10 @@ def test_an_interrupted_run_goes_on_where_it_was(
     assert [request.kind for request in asked].count("train") == 4, "the first round must not be trained again"
 
 
-def made(key: str, iou: float, ece: float, nll: float, **more: object) -> Run:
+def made(key: str, iou: float, ece: float, nll: float, **more: object) -> Table1Run:
     scores = Scores(iou=iou, ece=ece, nll=nll)
     points = (Point(round=5, scores=replace(scores, iou=iou / 2)), Point(round=10, scores=scores))
-    return Run(key=key, seed=0, fold=0, rounds=10, scores=scores, unlabeled=scores, curve=points, **more)
+    return Table1Run(key=key, seed=0, fold=0, rounds=10, scores=scores, unlabeled=scores, curve=points, **more)
 
 
 def test_ratios_are_what_hand_computation_gives() -> None:

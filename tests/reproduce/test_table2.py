@@ -153,7 +153,7 @@ def test_a_missing_package_is_a_row_that_says_so(tmp_path: Path, monkeypatch: py
 def test_a_row_on_a_few_styles_says_so_beside_what_others_reach_on_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = table2.Method("few", "some", table2.build_identity, styles=2)
+    few = table2.StainMethod("few", "some", table2.build_identity, styles=2)
     monkeypatch.setattr(table2, "METHODS", [METHODS[0], few])
     whole, part = run_table2("smoke", tmp_path).rows
     assert (part.styles, part.note, part.fid) == (2, "on 2 styles only", None)
@@ -165,7 +165,9 @@ def test_a_row_on_a_few_styles_says_so_beside_what_others_reach_on_them(
 
 
 def test_a_failure_counts_as_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = table2.Method("failing", "failing", lambda setting, half: table2.Maps(lambda name, image: None, None))
+    failing = table2.StainMethod(
+        "failing", "failing", lambda setting, half: table2.Maps(lambda name, image: None, None)
+    )
     monkeypatch.setattr(table2, "METHODS", [METHODS[0], failing])
     nothing, failed = run_table2("smoke", tmp_path).rows
     assert failed.mse_mean == nothing.mse_mean

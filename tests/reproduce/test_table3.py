@@ -15,7 +15,7 @@ from bottlegan.imaging.tensors import to_batch
 from bottlegan.reproduce import table3
 from bottlegan.reproduce.hospitals import FOLDS, MOST_IMAGES, Hospital, deal, draw_hospitals, read_hospitals
 from bottlegan.reproduce.table3 import METHODS, SCALES, Experiment, make_run, onboard_visitors
-from bottlegan.reproduce.table3_files import Run, Scores, to_csv, to_markdown
+from bottlegan.reproduce.table3_files import Scores, Table3Run, to_csv, to_markdown
 
 NAMES = {method.key: method.name for method in METHODS}
 
@@ -126,10 +126,10 @@ def test_what_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
         Experiment("paper", tmp_path, tmp_path)
 
 
-def made(key: str, fold: int, ious: dict[str, float]) -> Run:
+def made(key: str, fold: int, ious: dict[str, float]) -> Table3Run:
     labs = {lab: Scores(iou=iou, dice=iou, ece=0.1, nll=0.5) for lab, iou in ious.items()}
     first = next(iter(labs.values()))
-    return Run(
+    return Table3Run(
         key=key,
         seed=0,
         fold=fold,

@@ -141,7 +141,7 @@ def test_a_resumed_run_ends_as_an_uninterrupted_one(
 ) -> None:
     plain = gan.advance
 
-    def interrupted(run: gan.Run, setting: gan.Setting, step: int) -> dict[str, float]:
+    def interrupted(run: gan.TrainingRun, setting: gan.TrainingInputs, step: int) -> dict[str, float]:
         if step == stopped_after:
             raise KeyboardInterrupt
         return plain(run, setting, step)
@@ -178,7 +178,7 @@ def test_the_best_model_is_returned_and_training_stops_when_it_gets_no_better(
     scores = iter([9.0, 9.0, 5.0, 2.0, 3.0, 3.0, 3.0, 1.0])
     seen: list[dict[str, bytes]] = []
 
-    def scripted(model: StyleModel, setting: gan.Setting) -> float:
+    def scripted(model: StyleModel, setting: gan.TrainingInputs) -> float:
         seen.append(weights(model))
         return next(scores)
 

@@ -117,12 +117,12 @@ def prepare(folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
 
 def time_floor(server: Path, environment: dict[str, str]) -> list[float]:
     """Return the seconds of messages to an app that does nothing, on the same server and node."""
-    from bottlegan.federated.flower.exchange import POLL_SECONDS  # noqa: PLC0415 - Flower is imported only here
+    from bottlegan.federated.flower.exchange import REPLY_POLL_SECONDS  # noqa: PLC0415 - Flower is imported only here
 
     app, out = server / "floor", server / "floor.json"
     app.mkdir()
     (app / "pyproject.toml").write_text(FLOOR_PROJECT, "utf-8")
-    (app / "floor.py").write_text(FLOOR.format(messages=MESSAGES, poll=POLL_SECONDS, out=str(out)), "utf-8")
+    (app / "floor.py").write_text(FLOOR.format(messages=MESSAGES, poll=REPLY_POLL_SECONDS, out=str(out)), "utf-8")
     call([server / "flwr.sh", "run", app, "consortium"], environment)
     while not out.exists():
         time.sleep(0.5)

@@ -23,13 +23,14 @@ from bottlegan.federated.client.staining import Staining, Styles, restain_random
 from bottlegan.federated.client.style import contribute
 from bottlegan.federated.client.training import Lab, train_round
 from bottlegan.federated.flower.simulation import run as run_flower
-from bottlegan.federated.protocol.phase1 import Method, Phase1Config
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
+from bottlegan.federated.protocol.phase1 import Phase1Config, Phase1Method
+from bottlegan.federated.protocol.phase2 import Phase2Config, initial_weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.styles import assemble
 from bottlegan.federated.simulation import LabsConfig, draw_labs, run_local
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.document import PRIOR
+from bottlegan.models.networks import Weights
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.reproduce.paired import Scale
@@ -54,7 +55,7 @@ def bench_federation(
     progress = progress or Silent()
     torch.set_num_threads(1)
     world = draw_world(scale, "wide", data, SEED, 0)
-    methods: tuple[Method, ...] = ("code", "generators")
+    methods: tuple[Phase1Method, ...] = ("code", "generators")
     measured = {method: bench_phase1(world, method, progress) for method in methods}
     figures: dict[str, Json] = {"clients": clients, "cores": os.cpu_count()}
     figures |= {f"phase1_{method}": figure for method, (figure, _) in measured.items()}
@@ -65,7 +66,7 @@ def bench_federation(
     return figures
 
 
-def bench_phase1(world: World, method: Method, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
+def bench_phase1(world: World, method: Phase1Method, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
     """Return what phase 1 takes, with one lab after the other, and the model that comes of it."""
     config, reference_set, prior = Phase1Config(method=method), world.reference_set(), read_weights(PRIOR)
     labs = world.labs("own")

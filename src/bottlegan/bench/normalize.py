@@ -39,7 +39,7 @@ Kind = Literal["Macenko", "Reinhard"]
 MapPixels = Callable[[Pixels], Pixels]
 Peer = Callable[[Pixels], MapPixels]
 """Fits another package's normalizer to one reference image; raises `ImportError` if the package cannot be used."""
-Run = Callable[[], dict[str, float]]
+Timing = Callable[[], dict[str, float]]
 """Takes the time of one or more rows, in seconds."""
 
 BASE = "torchstain Macenko"
@@ -58,7 +58,7 @@ def bench_normalize(size: int = 2048, repeats: int = 5, progress: Progress | Non
         raise InputError(f"expected a size of at least {SMALLEST} px and one repeat, got {size} px and {repeats}")
     progress = progress or Silent()
     first, second, reference = draw_images(size, progress)
-    runs: dict[str, Run] = {"ours": time_ours(first, second)}
+    runs: dict[str, Timing] = {"ours": time_ours(first, second)}
     notes: dict[str, str] = {}
     for name, peer in PEERS.items():
         try:
@@ -130,7 +130,7 @@ def count_colors(image: Pixels) -> int:
     return len(np.unique(packed))
 
 
-def time_ours(first: Pixels, second: Pixels) -> Run:
+def time_ours(first: Pixels, second: Pixels) -> Timing:
     """Return what times our normalizer, fitted anew before each run."""
     network = open_model(PRIOR)
 
@@ -157,7 +157,7 @@ def map_plainly(normalizer: Normalizer, image: Pixels) -> Pixels:
     return np.concatenate([from_batch(normalizer(to_batch(strip)))[0] for strip in strips])
 
 
-def time_peer(name: str, normalize: MapPixels, image: Pixels) -> Run:
+def time_peer(name: str, normalize: MapPixels, image: Pixels) -> Timing:
     """Return what times another package's normalizer."""
     return lambda: {name: clock(lambda: normalize(image))}
 

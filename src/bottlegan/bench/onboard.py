@@ -67,7 +67,7 @@ class Fitted:
 
 
 Fit = Callable[[Pixels], Fitted]
-Method = Callable[[Half], Fit]
+FitMethod = Callable[[Half], Fit]
 """Prepares a method for the labs of one half; raises `ImportError` if it needs a package that cannot be used."""
 
 
@@ -122,9 +122,9 @@ def bench_onboard(
     }
 
 
-def list_methods(model: BottleGAN) -> dict[str, Method]:
+def list_methods(model: BottleGAN) -> dict[str, FitMethod]:
     """Return all rows to be made, by name."""
-    methods: dict[str, Method] = {SHIPPED: lambda half: fit_prior(model)}
+    methods: dict[str, FitMethod] = {SHIPPED: lambda half: fit_prior(model)}
     methods["shipped prior, real reference stain"] = lambda half: fit_prior(with_reference(model, half.pool))
     methods |= {name: fit_classical(prepare) for name, prepare in METHODS.items()}
     methods["nothing"] = lambda half: lambda levels: Fitted(to_batch(levels), 0.0, lambda other: other)
@@ -142,18 +142,18 @@ def thin(half: Half, count: int) -> Half:
     )
 
 
-def make_row(name: str, method: Method, halves: Sequence[Half], progress: Progress) -> dict[str, Json]:
+def make_row(name: str, method: FitMethod, halves: Sequence[Half], progress: Progress) -> dict[str, Json]:
     """Fit a method to each lab, and summarize how well that went."""
     scores: list[LabScore] = []
     for half in halves:
         fit = method(half)
         labs = list(zip(half.styled, half.truths, strict=True))
         for styled, truth in progress.track(labs, f"{name}, half {half.label}", len(labs)):
-            scores.append(score_lab(fit(styled), styled, truth))
+            scores.append(score_fit(fit(styled), styled, truth))
     return summarize(scores)
 
 
-def score_lab(fitted: Fitted, styled: Pixels, truth: Pixels) -> LabScore:
+def score_fit(fitted: Fitted, styled: Pixels, truth: Pixels) -> LabScore:
     """Compare what a method made of a lab's patch with the truth."""
     image, target = to_batch(styled), to_batch(truth)
     output = image if fitted.normalized is None else fitted.normalized
@@ -226,7 +226,7 @@ def with_reference(model: BottleGAN, pool: Sequence[Pixels]) -> BottleGAN:
     return changed
 
 
-def fit_classical(prepare: Prepare) -> Method:
+def fit_classical(prepare: Prepare) -> FitMethod:
     """Return a method that is prepared with the pool of a half, and then fits to each patch as it maps it."""
 
     def method(half: Half) -> Fit:
@@ -247,7 +247,7 @@ def fit_classical(prepare: Prepare) -> Method:
     return method
 
 
-def fit_peer(peer: Peer) -> Method:
+def fit_peer(peer: Peer) -> FitMethod:
     """Return a method of another package, which is given the same mosaic of the pool as torchstain."""
 
     def prepare(pool: Tensor) -> Callable[[Tensor], Tensor]:

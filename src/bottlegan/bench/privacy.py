@@ -16,11 +16,11 @@ from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import hold
 from bottlegan.federated.protocol.accounting import Spent, find_epsilon, find_noise
 from bottlegan.federated.protocol.exchange import Absence, LocalExchange, Reply, Request
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.protocol.privacy import UPDATE, Floats, Grid, PrivacyConfig, from_tensor, to_row
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
-from bottlegan.models.networks import NetworkConfig
+from bottlegan.models.networks import NetworkConfig, Weights
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.world import SMOKE, LabData, World, draw_contents, draw_world
 from bottlegan.training.task import TrainingConfig

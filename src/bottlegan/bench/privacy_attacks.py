@@ -15,9 +15,10 @@ from torchmetrics.functional.classification import binary_auroc
 
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.labels import Labeled
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network
+from bottlegan.federated.protocol.phase2 import Phase2Config, load_network
 from bottlegan.federated.protocol.privacy import Floats, add_row
 from bottlegan.losses import class_loss
+from bottlegan.models.networks import Weights
 from bottlegan.training.task import to_images, to_truth
 
 Scores = NDArray[np.float64]

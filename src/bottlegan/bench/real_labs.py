@@ -31,7 +31,7 @@ from bottlegan.bench.real_colors import (
     measure_spread,
     summarize_glass,
 )
-from bottlegan.bench.real_methods import NOTHING, Method, Opinion, apply, list_methods
+from bottlegan.bench.real_methods import NOTHING, LabMethod, Opinion, apply, list_methods
 from bottlegan.bench.real_restained import Tiles, measure_restained, read_tiles
 from bottlegan.bench.real_slide import Glass, measure_glass, read_glass
 from bottlegan.core.errors import InputError
@@ -87,7 +87,7 @@ class World:
 
 def bench_real_labs(
     data: RealData,
-    methods: dict[str, Method | str] | None = None,
+    methods: dict[str, LabMethod | str] | None = None,
     model: Path | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Json]:
@@ -129,7 +129,7 @@ def read_world(data: RealData, progress: Progress) -> World:
     return World(labs, read_tiles(data.restained), glass, data.odd)
 
 
-def measure_method(name: str, method: Method, world: World, progress: Progress) -> dict[str, Json]:
+def measure_method(name: str, method: LabMethod, world: World, progress: Progress) -> dict[str, Json]:
     """Return all figures of one method."""
     row: dict[str, Json] = {}
     images = {f"{each.lab}/{each.name}": [each] for each in world.samples}
@@ -142,7 +142,7 @@ def measure_method(name: str, method: Method, world: World, progress: Progress) 
     return row
 
 
-def map_lab(method: Method, lab: Sequence[Sample]) -> list[Mapped]:
+def map_lab(method: LabMethod, lab: Sequence[Sample]) -> list[Mapped]:
     """Fit a method to all images of a lab, and map them."""
     fitted = method.fit([sample.image for sample in lab])
     outputs = [apply(fitted, sample.image) for sample in lab]
@@ -193,18 +193,18 @@ def share_verdicts(opinions: Sequence[Opinion | None]) -> dict[str, Json] | None
     return {verdict: given[verdict] / len(opinions) for verdict in VERDICTS} if given else None
 
 
-def measure_places(method: Method, world: World) -> dict[str, Json] | None:
+def measure_places(method: LabMethod, world: World) -> dict[str, Json] | None:
     """Return how far stainings differ after normalization, if there are places in several."""
     several = any(len(tiles) > 1 for tiles in world.tiles.values())
     return dict[str, Json](measure_restained(method, world.tiles)) if several else None
 
 
-def measure_slide(method: Method, world: World) -> dict[str, Json] | None:
+def measure_slide(method: LabMethod, world: World) -> dict[str, Json] | None:
     """Return what becomes of the glass of the slide, if there is one."""
     return None if world.glass is None else dict[str, Json](measure_glass(method, world.glass))
 
 
-def judge_odd(method: Method, world: World) -> dict[str, Json]:
+def judge_odd(method: LabMethod, world: World) -> dict[str, Json]:
     """Return what a method thinks of each odd image, fitted to it alone; its error, if it says that it cannot."""
     told: dict[str, Json] = {}
     for path in world.odd:
@@ -215,7 +215,7 @@ def judge_odd(method: Method, world: World) -> dict[str, Json]:
     return told
 
 
-def time_fits(method: Method, world: World) -> float | None:
+def time_fits(method: LabMethod, world: World) -> float | None:
     """Return the median time, in seconds, of a fit to six patches of a lab; None if fitting is nothing."""
     labs = [[sample.image for sample in lab] for lab in world.labs.values() if len(lab) >= PATCHES]
     if not (method.learns and labs):
@@ -240,7 +240,7 @@ def add_shares(rows: dict[str, Any]) -> None:
                 found["share of nothing"] = found["both"] / base["both"]
 
 
-MORE: dict[str, Callable[[Method, World], Json]] = {
+MORE: dict[str, Callable[[LabMethod, World], Json]] = {
     "restained": measure_places,
     "slide": measure_slide,
     "odd": judge_odd,

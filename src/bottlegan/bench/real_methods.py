@@ -60,7 +60,7 @@ Fit = Callable[[Sequence[Given]], Fitted]
 
 
 @dataclass(frozen=True)
-class Method:
+class LabMethod:
     """One row of the table."""
 
     fit: Fit
@@ -70,17 +70,17 @@ class Method:
     """Returns a slide as users get it, (H, W, 3), where that is not just the map of its pixels."""
 
 
-def list_methods(model: Path | None = None) -> dict[str, Method | str]:
+def list_methods(model: Path | None = None) -> dict[str, LabMethod | str]:
     """Return all rows by name; instead of a peer that cannot be used, why not.
 
     Args:
         model: The model file that ours is fitted with; by default the one shipped in the package.
     """
     reference = draw_reference()
-    methods: dict[str, Method | str] = {
-        NOTHING: Method(lambda images: Fitted(lambda image: image), learns=False),
-        OURS: Method(fit_ours(model), write_slide=partial(write_slide, model=model)),
-        "Reinhard, pooled moments": Method(fit_moments(reference)),
+    methods: dict[str, LabMethod | str] = {
+        NOTHING: LabMethod(lambda images: Fitted(lambda image: image), learns=False),
+        OURS: LabMethod(fit_ours(model), write_slide=partial(write_slide, model=model)),
+        "Reinhard, pooled moments": LabMethod(fit_moments(reference)),
     }
     peers = {
         "torchstain Reinhard": peer_torchstain("Reinhard"),
@@ -161,10 +161,10 @@ def _to_levels(colors: NDArray[np.float64]) -> Pixels:
         return np.rint(np.clip(lab2rgb(colors), 0, 1) * 255).astype(np.uint8)
 
 
-def aim(peer: Peer, reference: Pixels) -> Method:
+def aim(peer: Peer, reference: Pixels) -> LabMethod:
     """Return another package's normalizer, which looks at no image but the one that it maps."""
     convert = peer(reference)
-    return Method(lambda images: Fitted(lambda image: convert(image.copy())), learns=False)  # torch wants to write
+    return LabMethod(lambda images: Fitted(lambda image: convert(image.copy())), learns=False)  # torch wants to write
 
 
 def apply(fitted: Fitted, image: Pixels) -> tuple[Pixels, bool]:

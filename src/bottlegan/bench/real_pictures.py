@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
-from bottlegan.bench.real_methods import Fitted, Method, apply, fit_ours, write_slide
+from bottlegan.bench.real_methods import Fitted, LabMethod, apply, fit_ours, write_slide
 from bottlegan.core.files import make_folder
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.data.lab import spread
@@ -55,7 +55,7 @@ def save_pictures(
         progress: Where to report progress.
     """
     make_folder(folder)
-    method, progress = Method(fit_ours(model)), progress or Silent()
+    method, progress = LabMethod(fit_ours(model)), progress or Silent()
     sheets: dict[str, Pixels] = {}
     labs = list(data.labs)
     for page, start in enumerate(range(0, len(labs), ROWS), 1):
@@ -74,7 +74,7 @@ def save_pictures(
     return [folder / f"{name}.png" for name in sheets]
 
 
-def draw_labs(method: Method, data: RealData, labs: Sequence[str], progress: Progress) -> Pixels:
+def draw_labs(method: LabMethod, data: RealData, labs: Sequence[str], progress: Progress) -> Pixels:
     """Return a sheet with a row for each lab: some images before, and the same after."""
     rows = []
     for lab in progress.track(labs, "pictures of labs", len(labs)):
@@ -84,7 +84,7 @@ def draw_labs(method: Method, data: RealData, labs: Sequence[str], progress: Pro
     return draw_sheet(rows)
 
 
-def draw_alone(method: Method, paths: Sequence[Path], progress: Progress) -> Pixels:
+def draw_alone(method: LabMethod, paths: Sequence[Path], progress: Progress) -> Pixels:
     """Return a sheet of images before and after, each fitted alone."""
     panels: list[Panel] = []
     for path in progress.track(paths, "pictures of images", len(paths)):
@@ -93,7 +93,7 @@ def draw_alone(method: Method, paths: Sequence[Path], progress: Progress) -> Pix
     return draw_sheet([panels[start : start + 2 * ACROSS] for start in range(0, len(panels), 2 * ACROSS)])
 
 
-def draw_restained(method: Method, restained: dict[int, dict[int, Path]], progress: Progress) -> Pixels:
+def draw_restained(method: LabMethod, restained: dict[int, dict[int, Path]], progress: Progress) -> Pixels:
     """Return a sheet with two rows for each place, before and after, and a column for each staining."""
     tiles = {place: {key: read_image(path) for key, path in paths.items()} for place, paths in restained.items()}
     stainings = list(next(iter(tiles.values())))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from skimage.color import rgb2lab
 
 from bottlegan.bench.real_colors import root_mean_square
-from bottlegan.bench.real_methods import Fitted, Method, apply
+from bottlegan.bench.real_methods import Fitted, LabMethod, apply
 from bottlegan.imaging.files import Pixels, read_image
 
 QUANTILES = np.linspace(0.05, 0.95, 19)
@@ -29,7 +29,7 @@ def read_tiles(restained: dict[int, dict[int, Path]]) -> Tiles:
     }
 
 
-def measure_restained(method: Method, tiles: Tiles) -> dict[str, float | None]:
+def measure_restained(method: LabMethod, tiles: Tiles) -> dict[str, float | None]:
     """Return the ratio that `measure_place` gives, averaged over places, for two ways to fit one style a staining.
 
     `all places`: fitted to the staining's tiles of all places. `other places`: fitted to those of all places but the
@@ -43,7 +43,7 @@ def measure_restained(method: Method, tiles: Tiles) -> dict[str, float | None]:
     }
 
 
-def fit_stainings(method: Method, tiles: Tiles, places: Sequence[int]) -> dict[int, Fitted]:
+def fit_stainings(method: LabMethod, tiles: Tiles, places: Sequence[int]) -> dict[int, Fitted]:
     """Return one fit for each staining, to its tiles of the places given; none if there are none."""
     stainings = next(iter(tiles.values())) if places else ()
     return {staining: method.fit([tiles[place][staining] for place in places]) for staining in stainings}

@@ -8,7 +8,7 @@ from scipy import ndimage
 from skimage.color import rgb2lab
 
 from bottlegan.bench.real_colors import Mask, find_glass
-from bottlegan.bench.real_methods import Method, apply
+from bottlegan.bench.real_methods import LabMethod, apply
 from bottlegan.data.real import read_whole
 from bottlegan.imaging.files import Pixels
 
@@ -43,7 +43,7 @@ def read_glass(path: Path) -> Glass:
     return Glass(path, image, glass & (distance >= NEAR[0]) & (distance <= NEAR[1]), glass & (distance > FAR))
 
 
-def measure_glass(method: Method, glass: Glass) -> dict[str, float]:
+def measure_glass(method: LabMethod, glass: Glass) -> dict[str, float]:
     """Return figures of the glass before and after mapping, in levels.
 
     The halo is the largest difference over channels between the mean colors of glass near and far from tissue: of the

@@ -13,7 +13,7 @@ from bottlegan.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bottlegan.federated.server.config import FederationConfig
 
-POLL_SECONDS = 2.0
+ANSWER_POLL_SECONDS = 2.0
 
 exchange = typer.Typer(
     no_args_is_help=True, help="Run a federation without a network connection, by sealed files in a shared folder."
@@ -199,7 +199,7 @@ def answer(
             typer.echo(f"{kind}: answered" if failure is None else f"{kind}: {failure}")
         if not watch:
             break
-        time.sleep(POLL_SECONDS)
+        time.sleep(ANSWER_POLL_SECONDS)
     if not answered:
         typer.echo(f"There is no new request for {home.card.name} in {shared}.")
     elif all(failure is None for _, failure in answered):

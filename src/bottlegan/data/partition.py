@@ -60,7 +60,7 @@ class Window:
 
 
 @document
-class Client:
+class LabShare:
     """One lab: its style, its patches, and the labeled windows of its training patches."""
 
     name: str
@@ -85,7 +85,7 @@ class Partition:
     """Patches of the public reference set."""
     validation: tuple[str, ...]
     """Patches that nobody trains or tests on."""
-    clients: tuple[Client, ...]
+    clients: tuple[LabShare, ...]
 
     def __post_init__(self) -> None:
         """Check the properties that every user of a partition relies on."""
@@ -129,7 +129,7 @@ def draw_partition(patches: Mapping[str, tuple[int, int]], spec: PartitionSpec, 
         name = f"lab-{k + 1:02d}"
         train = tuple(trained[k * spec.train : (k + 1) * spec.train])
         clients.append(
-            Client(
+            LabShare(
                 name=name,
                 style=draw_style(numpy_stream(seed, "style", k), name, spec.variety),
                 train=train,

@@ -86,7 +86,7 @@ def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) ->
         verdicts = {name: each.verdict for name, each in read_members(folder / FIRST.key).clients.items()}
     model = BottleGAN.load(out / STYLES)
     labs = [show_lab(each, model, verdicts[each.style.name]) for each in stained]
-    scores = {lab.style.name: score_lab(lab) for lab in progress.track(labs, "scoring labs", len(labs))}
+    scores = {lab.style.name: score_stains(lab) for lab in progress.track(labs, "scoring labs", len(labs))}
     metrics: dict[str, Json] = {
         "config": to_values(config),
         "mean": {key: sum(each[key] for each in scores.values()) / len(scores) for key in scores[labs[0].style.name]},
@@ -124,7 +124,7 @@ def show_lab(lab: StainedLab, model: BottleGAN, verdict: str) -> DemoLab:
     return DemoLab(lab.style, lab.images, lab.truth, lab.epithelium, normalized, restained, verdict)
 
 
-def score_lab(lab: DemoLab) -> dict[str, float]:
+def score_stains(lab: DemoLab) -> dict[str, float]:
     """Return how far a lab's images are from the truth before and after normalization, and how well it restains."""
     before = compare_images(lab.images, lab.truth)
     after = compare_images(lab.normalized, lab.truth)

@@ -16,8 +16,7 @@ from bottlegan.core.errors import ConfigError, InputError
 from bottlegan.core.files import make_folder, write_text
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.core.seeding import torch_stream
-from bottlegan.data.partition import Client as Dealt
-from bottlegan.data.partition import PartitionSpec, draw_partition
+from bottlegan.data.partition import LabShare, PartitionSpec, draw_partition
 from bottlegan.data.patches import list_patches
 from bottlegan.federated.client.client import open_client
 from bottlegan.federated.client.holdings import LAB_FILE, LabConfig, find_labs
@@ -140,7 +139,7 @@ def draw_labs(config: LabsConfig, seed: int, out: Path, progress: Progress) -> N
     write_text(drawn, to_json(config))
 
 
-def write_lab(folder: Path, client: Dealt, tissues: Mapping[str, Tissue], seed: int) -> None:
+def write_lab(folder: Path, client: LabShare, tissues: Mapping[str, Tissue], seed: int) -> None:
     """Write what one lab holds: images, labeled windows of them, test patches, and its lab.toml."""
     for part in ("images", "labeled", "test") if client.labeled else ("images", "test"):
         make_folder(folder / part)

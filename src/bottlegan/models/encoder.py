@@ -26,7 +26,7 @@ from bottlegan.stain.affine import AffineMap, StyleMaps
 
 Array = Any
 """Of numpy or of torch."""
-Weights = Mapping[str, Array]
+EncoderWeights = Mapping[str, Array]
 """The encoder's, by name."""
 
 LEVELS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
@@ -97,7 +97,7 @@ class View(NamedTuple):
     """(B, summary) how the pixels are distributed."""
 
 
-def look(weights: Weights, sight: Sight, every: int = 1) -> list[Look]:
+def look(weights: EncoderWeights, sight: Sight, every: int = 1) -> list[Look]:
     """Return what the encoder thinks after each look; the last is the best.
 
     All pixels describe the lab, and amounts are read in every so many-th of them.
@@ -108,7 +108,7 @@ def look(weights: Weights, sight: Sight, every: int = 1) -> list[Look]:
     return looks
 
 
-def find_glass(weights: Weights, density: Array, roughness: Array) -> Array:
+def find_glass(weights: EncoderWeights, density: Array, roughness: Array) -> Array:
     """Return logits (B, P) of which pixels, (B, P, VIEWS, 3) and (B, P) of all that labs show, are bare glass.
 
     Glass is told from pale tissue by how bright it is, how flat, and how alone.
@@ -178,7 +178,7 @@ def view_again(basis: Array, sight: Sight, before: Look) -> View:
     return View(start, amounts[..., :3], pixels, xp.concat(summary, axis=1))
 
 
-def conclude(weights: Weights, part: str, sight: Sight, view: View, every: int) -> Look:
+def conclude(weights: EncoderWeights, part: str, sight: Sight, view: View, every: int) -> Look:
     """Read amounts in every so many-th pixel, and return the maps that fit best between the guesses and these."""
     xp, basis = array_namespace(view.pixels), weights["basis"]
     guesses = view.amounts[:, ::every]
@@ -193,7 +193,7 @@ def conclude(weights: Weights, part: str, sight: Sight, view: View, every: int) 
     return Look(maps, opinions[:, :2] - 3.5, opinions[:, 3], amounts, nuclear)
 
 
-def read_amounts(weights: Weights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array, Array]:
+def read_amounts(weights: EncoderWeights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array, Array]:
     """Return what is read in each pixel, and opinions (B, OPINIONS) on the whole.
 
     Of each pixel: amounts (B, P, 3), how much it is to count (B, P), and the logit (B, P) of being of a nucleus.
@@ -328,7 +328,7 @@ def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
     return as_like(found, values)
 
 
-def linear(weights: Weights, name: str, values: Array) -> Array:
+def linear(weights: EncoderWeights, name: str, values: Array) -> Array:
     """Return values (..., I) after the layer of that name, (..., O)."""
     return values @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 

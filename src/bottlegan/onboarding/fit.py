@@ -17,7 +17,7 @@ from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.code_maps import encode_maps, read_reference
 from bottlegan.models.document import PRIOR
-from bottlegan.models.encoder import MOST_VEIL, Sight, Weights, find_glass, look, sigmoid
+from bottlegan.models.encoder import MOST_VEIL, EncoderWeights, Sight, find_glass, look, sigmoid
 from bottlegan.models.pixel_sets import PixelSet, look_at
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.settle import settle
@@ -48,13 +48,13 @@ def onboard(images: Sequence[Pixels], model: ModelWeights) -> Onboarding:
     return Onboarding(encode_maps(model, maps.relative_to(reference))[0], diagnosis)
 
 
-def find_encoder(model: ModelWeights) -> Weights:
+def find_encoder(model: ModelWeights) -> EncoderWeights:
     """Return the model's own encoder or, if it has none, the one of the prior shipped in the package."""
     return model.part("encoder.") or shipped_encoder()
 
 
 @cache
-def shipped_encoder() -> Weights:
+def shipped_encoder() -> EncoderWeights:
     """Return the encoder of the prior shipped in the package."""
     encoder = read_weights(PRIOR).part("encoder.")
     if not encoder:
@@ -62,7 +62,7 @@ def shipped_encoder() -> Weights:
     return encoder
 
 
-def find_maps(images: Sequence[Pixels], encoder: Weights) -> tuple[StyleMaps, StyleDiagnosis]:
+def find_maps(images: Sequence[Pixels], encoder: EncoderWeights) -> tuple[StyleMaps, StyleDiagnosis]:
     """Return the maps between the style of some images and the encoder's reference stain, and what to think of them."""
     if not images:
         raise InputError("there is no image to fit a style to; give at least one of the lab")

@@ -19,7 +19,7 @@ from bottlegan.federated.client.holdings import hold
 from bottlegan.federated.client.staining import Stain
 from bottlegan.federated.protocol.exchange import LocalExchange
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.folder import STYLES, UPLOADS
@@ -27,9 +27,10 @@ from bottlegan.federated.server.phase1 import run_phase1
 from bottlegan.federated.server.rounds import State
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
+from bottlegan.models.networks import Weights
 from bottlegan.models.weights import ModelWeights, read_weights, write_weights
 from bottlegan.reproduce.pseudo_labels import WatchingExchange
-from bottlegan.reproduce.table1_methods import ROUNDS, Method
+from bottlegan.reproduce.table1_methods import ROUNDS, TrainingMethod
 from bottlegan.reproduce.world import LabData
 
 Which = tuple[str, int, int]
@@ -67,7 +68,7 @@ class Federation:
 
 
 def arrange(
-    method: Method, config: Phase2Config, given: list[LabData], stain: Stain, *, seed: int, folder: Path
+    method: TrainingMethod, config: Phase2Config, given: list[LabData], stain: Stain, *, seed: int, folder: Path
 ) -> list[Federation]:
     """Return who trains with whom: one federation or, where labs stay alone, one for each that has labels."""
     plan = FederationConfig(seed=seed, phase2=config, strategy=method.strategy, rounds=ROUNDS)

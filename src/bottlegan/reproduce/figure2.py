@@ -15,7 +15,7 @@ from bottlegan.imaging.files import Pixels, write_image
 from bottlegan.imaging.tensors import from_batch, to_batch
 from bottlegan.models.paradigms import StyleModel
 from bottlegan.reproduce.paired import Half, Scale, load_halves
-from bottlegan.reproduce.table2 import Setting, obtain_model
+from bottlegan.reproduce.table2 import Table2Options, obtain_model
 
 VIEW = 160
 """Side of what is shown of a patch, in its own pixels, where it has as many."""
@@ -47,7 +47,7 @@ def run_figure2(
     BottleGAN models that `run_table2` has saved there are used; where there are none they are trained and saved.
     """
     make_folder(out)
-    setting = Setting(scale, seed, out, progress or Silent())
+    setting = Table2Options(scale, seed, out, progress or Silent())
     shown: list[Shown] = []
     for half in load_halves(scale, data, seed, setting.progress):
         model, _ = obtain_model("bottlegan", setting, half)

@@ -8,7 +8,7 @@ from bottlegan.core.files import write_text
 from bottlegan.core.progress import Progress
 from bottlegan.quality.curves import Curve, draw_curves
 from bottlegan.reproduce.table1 import Experiment, run_table1
-from bottlegan.reproduce.table1_files import COLUMNS, METRICS, Run
+from bottlegan.reproduce.table1_files import COLUMNS, METRICS, Table1Run
 from bottlegan.reproduce.table1_methods import METHODS
 
 SHOWN = (
@@ -28,7 +28,7 @@ def run_figure3(experiment: Experiment, jobs: int | None = None, progress: Progr
     return write_figure(experiment.read_runs(), experiment.out)
 
 
-def write_figure(runs: Sequence[Run], out: Path) -> Path:
+def write_figure(runs: Sequence[Table1Run], out: Path) -> Path:
     """Draw the curves of the paper's rows and the oracle's, the mean over seeds and folds, as `figure3.svg`."""
     names = {method.key: method.name for method in METHODS if method.key in SHOWN}
     panels = {
@@ -42,7 +42,7 @@ def write_figure(runs: Sequence[Run], out: Path) -> Path:
     return path
 
 
-def mean_curve(runs: Sequence[Run], metric: str) -> Curve:
+def mean_curve(runs: Sequence[Table1Run], metric: str) -> Curve:
     """Return the mean over runs at each round that was scored."""
     found: dict[int, list[float]] = {}
     for run in runs:

@@ -19,7 +19,7 @@ from bottlegan.core.progress import Progress, Silent
 from bottlegan.federated.client.client import Client
 from bottlegan.federated.client.holdings import hold
 from bottlegan.federated.protocol.exchange import LocalExchange, Reply, Request
-from bottlegan.federated.protocol.phase1 import Method, Phase1Config, from_arrays
+from bottlegan.federated.protocol.phase1 import Phase1Config, Phase1Method, from_arrays
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.federation import keep_config
 from bottlegan.federated.server.folder import STYLES, UPLOADS
@@ -58,7 +58,7 @@ class Trial:
 
     scale: Scale
     styles: StyleSet
-    method: Method
+    method: Phase1Method
     labs: int
     out: Path
     data: Path | None = None

@@ -39,12 +39,12 @@ from bottlegan.reproduce.federations import (
 )
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.pseudo_labels import read_points
-from bottlegan.reproduce.table1_files import Point, Run, Scores, to_csv, to_markdown
+from bottlegan.reproduce.table1_files import Point, Scores, Table1Run, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import (
     FIRST_VALIDATION,
     METHODS,
     SWEEP,
-    Method,
+    TrainingMethod,
     find_stain,
     plan_phase1,
     plan_training,
@@ -84,7 +84,7 @@ class Experiment:
             raise InputError(f"table1 has 1 to {FOLDS} folds, not {self.folds}")
 
     @property
-    def methods(self) -> tuple[Method, ...]:
+    def methods(self) -> tuple[TrainingMethod, ...]:
         """All rows that there are."""
         return SWEEP if self.sweep else METHODS
 
@@ -111,9 +111,9 @@ class Experiment:
         more = [(key, seed, fold) for fold in range(1, folds) for seed in seeds for key in paper]
         return [which for which in first + more if not self.rows or which[0] in self.rows]
 
-    def read_runs(self) -> list[Run]:
+    def read_runs(self) -> list[Table1Run]:
         """Return all finished runs, in the order of the rows."""
-        found = [load(Run, path) for path in self.runs.glob("*-seed*-fold*.json")]
+        found = [load(Table1Run, path) for path in self.runs.glob("*-seed*-fold*.json")]
         order = [method.key for method in self.methods]
         return sorted(found, key=lambda run: (order.index(run.key), run.fold, run.seed))
 
@@ -138,7 +138,7 @@ def run_table1(experiment: Experiment, jobs: int | None = None, progress: Progre
     return experiment.write()
 
 
-def make_run(which: Which, experiment: Experiment) -> Run:
+def make_run(which: Which, experiment: Experiment) -> Table1Run:
     """Train one row with one seed and fold, score it, and write it down."""
     key, seed, fold = which
     method = next(each for each in experiment.methods if each.key == key)
@@ -178,7 +178,7 @@ def recall_world(scale: Scale, styles: StyleSet, data: Path | None, seed: int, f
     return draw_world(scale, styles, data, seed, fold)
 
 
-def summarize(which: Which, world: World, finished: list[tuple[Federation, State]]) -> Run:
+def summarize(which: Which, world: World, finished: list[tuple[Federation, State]]) -> Table1Run:
     """Return the scores of a run: after its last round, on the labs without labels, and over the rounds."""
     tallies: dict[str, Tensor] = {}
     for each, state in finished:
@@ -188,7 +188,7 @@ def summarize(which: Which, world: World, finished: list[tuple[Federation, State
     labeled = {client.name for client in world.partition.clients if client.labeled}
     unlabeled = [total for name, total in tallies.items() if name not in labeled]
     rounds = finished[0][1].history.rounds if len(finished) == 1 else ()
-    return Run(
+    return Table1Run(
         key=which[0],
         seed=which[1],
         fold=which[2],
@@ -200,7 +200,7 @@ def summarize(which: Which, world: World, finished: list[tuple[Federation, State
     )
 
 
-def scale_temperature(run: Run, world: World, federation: Federation, state: State) -> Run:
+def scale_temperature(run: Table1Run, world: World, federation: Federation, state: State) -> Table1Run:
     """Return the run with what it scores once the server has calibrated the network on its validation patches.
 
     The server has them in the reference stain only; what labs do to the crops that they train on is done to them, too.

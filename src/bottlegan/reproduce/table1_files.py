@@ -8,7 +8,7 @@ from statistics import fmean
 from bottlegan.core.config import document
 from bottlegan.reproduce.intervals import format_interval
 from bottlegan.reproduce.pseudo_labels import PseudoLabels
-from bottlegan.reproduce.table1_methods import Method
+from bottlegan.reproduce.table1_methods import TrainingMethod
 
 
 @document
@@ -29,7 +29,7 @@ class Point:
 
 
 @document
-class Run:
+class Table1Run:
     """One row with one seed and one fold."""
 
     key: str
@@ -59,7 +59,7 @@ METRICS = ("iou", "ece", "nll")
 COLUMNS = ("IOU", "ECE", "NLL")
 
 
-def to_csv(runs: Sequence[Run]) -> str:
+def to_csv(runs: Sequence[Table1Run]) -> str:
     """Return one line a run, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -72,7 +72,7 @@ def to_csv(runs: Sequence[Run]) -> str:
     return buffer.getvalue()
 
 
-def to_markdown(runs: Sequence[Run], methods: Sequence[Method], command: str) -> str:
+def to_markdown(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod], command: str) -> str:
     """Return two tables: all rows on the first fold, and the paper's rows on all folds; and the ratios to aim at."""
     commits = ", ".join(dict.fromkeys(run.commit for run in runs))
     lines = [f"`{command} --out DIR`, commit {commits}, one core a run.", "", "## All rows, first fold", ""]
@@ -96,7 +96,7 @@ _LEGEND = (
 )
 
 
-def _table(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
+def _table(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> list[str]:
     columns = "IOU | ECE | NLL | ECE calibrated | NLL calibrated | IOU, no labels | MB up | seconds"
     lines = [f"| method | runs | {columns} |", "| --- " * 10 + "|"]
     for method in methods:
@@ -112,7 +112,7 @@ def _table(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
     return lines
 
 
-def _list_pseudo_labels(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
+def _list_pseudo_labels(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> list[str]:
     """Return a line for each row with FixMatch and each round that was looked at: means over its runs."""
     lines = ["| method | round | sure | of these right | epithelium: precision | recall |", "| --- " * 6 + "|"]
     for method in methods:
@@ -124,7 +124,7 @@ def _list_pseudo_labels(runs: Sequence[Run], methods: Sequence[Method]) -> list[
     return lines if len(lines) > 2 else []
 
 
-def _ratios(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
+def _ratios(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> list[str]:
     """Return how BottleGAN stands to the oracle and to FedAvgM, over the runs that all of them have made."""
     columns = "IOU / oracle | gap closed | IOU no labels / oracle | ECE / FedAvgM | NLL / FedAvgM"
     lines = [f"| BottleGAN | runs | {columns} | ECE, both calibrated | NLL, both calibrated |", "| --- " * 9 + "|"]
@@ -143,14 +143,14 @@ def _ratios(runs: Sequence[Run], methods: Sequence[Method]) -> list[str]:
     return lines if len(lines) > 2 else []
 
 
-def _common(runs: Sequence[Run], keys: tuple[str, ...]) -> list[list[Run]]:
+def _common(runs: Sequence[Table1Run], keys: tuple[str, ...]) -> list[list[Table1Run]]:
     """Return the runs of the given rows, together for each seed and fold that all of them have."""
     found = {(run.key, run.seed, run.fold): run for run in runs}
     places = sorted({(run.seed, run.fold) for run in runs})
     return [[found[key, *place] for key in keys] for place in places if all((key, *place) in found for key in keys)]
 
 
-def _ratio(ours: Sequence[Run], others: Sequence[Run], kind: str, metric: str) -> float:
+def _ratio(ours: Sequence[Table1Run], others: Sequence[Table1Run], kind: str, metric: str) -> float:
     """Return the ratio of two rows' means of a metric; NaN where one of them has none."""
     means = []
     for runs in (ours, others):

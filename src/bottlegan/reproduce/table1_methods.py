@@ -7,8 +7,7 @@ from typing import Literal
 import torch
 
 from bottlegan.federated.client.staining import Stain, Staining, stain_with
-from bottlegan.federated.protocol.phase1 import Method as Phase1Method
-from bottlegan.federated.protocol.phase1 import Phase1Config
+from bottlegan.federated.protocol.phase1 import Phase1Config, Phase1Method
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import RoundsConfig, StrategyConfig
 from bottlegan.imaging.files import Pixels
@@ -35,7 +34,7 @@ PROXIMAL = 0.01
 
 
 @dataclass(frozen=True)
-class Method:
+class TrainingMethod:
     """A row to be made."""
 
     key: str
@@ -60,32 +59,34 @@ class Method:
 
 
 METHODS = (
-    Method("fedavgm", "FedAvgM", paper=True),
-    Method("fedavgm-fixmatch", "FedAvgM + FixMatch", fixmatch=FIXMATCH, paper=True),
-    Method("bottlegan-normalize", "BottleGAN, normalize", mode="normalize", paper=True),
-    Method(
+    TrainingMethod("fedavgm", "FedAvgM", paper=True),
+    TrainingMethod("fedavgm-fixmatch", "FedAvgM + FixMatch", fixmatch=FIXMATCH, paper=True),
+    TrainingMethod("bottlegan-normalize", "BottleGAN, normalize", mode="normalize", paper=True),
+    TrainingMethod(
         "bottlegan-adversarial", "BottleGAN, normalize, phase 1 adversarial", mode="normalize", phase1="adversarial"
     ),
-    Method("bottlegan-restain", "BottleGAN, restain", mode="restain", paper=True),
-    Method("bottlegan-restain-long", "BottleGAN, restain, four times the steps", mode="restain", longer=4),
-    Method("bottlegan-mixed", "BottleGAN, normalize, half restained", mode="normalize", restained=0.5),
-    Method("bottlegan-fixmatch", "BottleGAN, normalize + FixMatch", mode="normalize", fixmatch=FIXMATCH, paper=True),
-    Method("bottlegan-restain-fixmatch", "BottleGAN, restain + FixMatch", mode="restain", fixmatch=FIXMATCH),
-    Method("oracle", "oracle: all in the reference stain", stained="reference", paper=True),
-    Method("macenko", "FedAvgM + robust Macenko", baseline="macenko"),
-    Method("torchstain", "FedAvgM + torchstain Macenko, as people use it", baseline="torchstain"),
-    Method("hed", "FedAvgM + HED jitter", baseline="hed"),
-    Method("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
-    Method("fedavg", "FedAvg", strategy=FEDAVG),
-    Method("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox", robust="none"), proximal=PROXIMAL),
-    Method("fedbn", "FedBN", strategy=FEDAVG, local_normalization=True),
-    Method("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
-    Method("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
+    TrainingMethod("bottlegan-restain", "BottleGAN, restain", mode="restain", paper=True),
+    TrainingMethod("bottlegan-restain-long", "BottleGAN, restain, four times the steps", mode="restain", longer=4),
+    TrainingMethod("bottlegan-mixed", "BottleGAN, normalize, half restained", mode="normalize", restained=0.5),
+    TrainingMethod(
+        "bottlegan-fixmatch", "BottleGAN, normalize + FixMatch", mode="normalize", fixmatch=FIXMATCH, paper=True
+    ),
+    TrainingMethod("bottlegan-restain-fixmatch", "BottleGAN, restain + FixMatch", mode="restain", fixmatch=FIXMATCH),
+    TrainingMethod("oracle", "oracle: all in the reference stain", stained="reference", paper=True),
+    TrainingMethod("macenko", "FedAvgM + robust Macenko", baseline="macenko"),
+    TrainingMethod("torchstain", "FedAvgM + torchstain Macenko, as people use it", baseline="torchstain"),
+    TrainingMethod("hed", "FedAvgM + HED jitter", baseline="hed"),
+    TrainingMethod("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
+    TrainingMethod("fedavg", "FedAvg", strategy=FEDAVG),
+    TrainingMethod("fedprox", "FedProx", strategy=StrategyConfig(name="fedprox", robust="none"), proximal=PROXIMAL),
+    TrainingMethod("fedbn", "FedBN", strategy=FEDAVG, local_normalization=True),
+    TrainingMethod("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
+    TrainingMethod("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
 )
 
 SWEEP = (
     *(
-        Method(
+        TrainingMethod(
             f"momentum-{momentum:g}",
             f"FedAvgM, server momentum {momentum:g}",
             strategy=StrategyConfig(momentum=momentum, robust="none"),
@@ -93,11 +94,11 @@ SWEEP = (
         for momentum in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
     ),
     *(
-        Method(f"hed-{jitter:g}", f"FedAvgM + HED jitter of {jitter:g}", baseline="hed", jitter=jitter)
+        TrainingMethod(f"hed-{jitter:g}", f"FedAvgM + HED jitter of {jitter:g}", baseline="hed", jitter=jitter)
         for jitter in (0.05, 0.1, 0.2, 0.4)
     ),
     *(
-        Method(
+        TrainingMethod(
             f"fixmatch-{threshold:g}-{weight:g}",
             f"FedAvgM + FixMatch, threshold {threshold:g}, weight {weight:g}",
             fixmatch=FixMatchConfig(enabled=True, threshold=threshold, weight=weight),
@@ -123,12 +124,12 @@ SCALES: dict[Scale, Phase2Config] = {
 ROUNDS = RoundsConfig(least=1, evaluate_every=25, length_bound=10.0, weight_bound=10.0)
 
 
-def plan_training(method: Method, scale: Scale) -> Phase2Config:
+def plan_training(method: TrainingMethod, scale: Scale) -> Phase2Config:
     """Return how a row is trained: as any other, but for what makes it that row."""
     return plan_row(method, SCALES[scale])
 
 
-def plan_phase1(method: Method, scale: Scale) -> Phase1Config:
+def plan_phase1(method: TrainingMethod, scale: Scale) -> Phase1Config:
     """Return how a row finds the labs' styles. What phase 2 uses maps colors, so the published GANs end in pairs."""
     few = 2 if scale == "smoke" else 0
     preset: Preset = "paper" if scale == "paper" else "cpu"
@@ -136,7 +137,7 @@ def plan_phase1(method: Method, scale: Scale) -> Phase1Config:
     return Phase1Config(method=method.phase1, adversarial=critics)
 
 
-def plan_row(method: Method, base: Phase2Config) -> Phase2Config:
+def plan_row(method: TrainingMethod, base: Phase2Config) -> Phase2Config:
     """Return the same training with what makes it that row."""
     return replace(
         base,
@@ -149,7 +150,7 @@ def plan_row(method: Method, base: Phase2Config) -> Phase2Config:
     )
 
 
-def find_stain(method: Method, given: list[LabData], reference_set: list[Pixels]) -> Stain:
+def find_stain(method: TrainingMethod, given: list[LabData], reference_set: list[Pixels]) -> Stain:
     """Return how the labs of a row handle stain.
 
     Args:

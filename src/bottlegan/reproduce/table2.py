@@ -47,7 +47,7 @@ ILL_CONDITIONED = 50.0
 
 
 @dataclass(frozen=True)
-class Setting:
+class Table2Options:
     """What all rows share."""
 
     scale: Scale
@@ -69,12 +69,12 @@ class Maps:
 
 
 @dataclass(frozen=True)
-class Method:
+class StainMethod:
     """A row to be made."""
 
     key: str
     name: str
-    build: Callable[[Setting, Half], Maps]
+    build: Callable[[Table2Options, Half], Maps]
     styles: int | None = None
     """How many styles it is made on, if not on all."""
     missing: Callable[[], bool] = lambda: False
@@ -89,7 +89,7 @@ def run_table2(
     Rows that `table2.json` holds already are kept. The BottleGAN models are saved beside it, one for each half.
     """
     make_folder(out)
-    setting = Setting(scale, seed, out, progress or Silent())
+    setting = Table2Options(scale, seed, out, progress or Silent())
     halves = load_halves(scale, data, seed, setting.progress)
     table = open_table(out, scale, seed, sum(len(half.names) for half in halves), data)
     missing = [method for method in METHODS if method.key not in {row.key for row in table.rows if row.styles}]
@@ -111,7 +111,7 @@ def find_degenerate(half: Half, progress: Progress) -> frozenset[str]:
     return frozenset(n for n, d in found if d.route != Route.STAINS or d.condition > ILL_CONDITIONED)
 
 
-def make_row(method: Method, setting: Setting, halves: Sequence[Half], degenerate: frozenset[str]) -> Row:
+def make_row(method: StainMethod, setting: Table2Options, halves: Sequence[Half], degenerate: frozenset[str]) -> Row:
     """Build a method for each half, score it on all patches of that half, and summarize."""
     if method.missing():
         note = "not installed: `pip install 'bottlegan[bench]'`"
@@ -167,12 +167,12 @@ def score(maps: Maps, name: str, images: tuple[Tensor, Tensor, Tensor], degenera
     )
 
 
-def build_identity(setting: Setting, half: Half) -> Maps:
+def build_identity(setting: Table2Options, half: Half) -> Maps:
     """Leave everything as it is."""
     return Maps(lambda _, image: image, lambda _, image: image)
 
 
-def build_robust(setting: Setting, half: Half) -> Maps:
+def build_robust(setting: Table2Options, half: Half) -> Maps:
     """Fit our robust Macenko to each patch alone."""
     fit = fit_robust(half.pool_images())
     fitted: dict[str, DensityMap] = {}
@@ -184,10 +184,10 @@ def build_robust(setting: Setting, half: Half) -> Maps:
     return Maps(normalize, lambda name, image: fitted[name].inverse()(image))
 
 
-def build_torchstain(kind: Literal["Macenko", "Reinhard"]) -> Callable[[Setting, Half], Maps]:
+def build_torchstain(kind: Literal["Macenko", "Reinhard"]) -> Callable[[Table2Options, Half], Maps]:
     """Fit torchstain to the pool; it only goes toward the reference stain, so it does not restain."""
 
-    def build(setting: Setting, half: Half) -> Maps:
+    def build(setting: Table2Options, half: Half) -> Maps:
         normalizer = prepare_torchstain(kind)(half.pool_images())
 
         def normalize(name: str, image: Tensor) -> Tensor | None:
@@ -199,10 +199,10 @@ def build_torchstain(kind: Literal["Macenko", "Reinhard"]) -> Callable[[Setting,
     return build
 
 
-def build_trained(key: str) -> Callable[[Setting, Half], Maps]:
+def build_trained(key: str) -> Callable[[Table2Options, Half], Maps]:
     """Train a model, or take the one that an earlier run has saved."""
 
-    def build(setting: Setting, half: Half) -> Maps:
+    def build(setting: Table2Options, half: Half) -> Maps:
         model, seconds = obtain_model(key, setting, half)
 
         def normalize(name: str, image: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def build_trained(key: str) -> Callable[[Setting, Half], Maps]:
     return build
 
 
-def obtain_model(key: str, setting: Setting, half: Half) -> tuple[StyleModel, float]:
+def obtain_model(key: str, setting: Table2Options, half: Half) -> tuple[StyleModel, float]:
     """Return a model of the styles of one half, and the seconds that it took if an earlier run has trained it.
 
     BottleGAN's are saved: Figure 2 is drawn with them.
@@ -288,13 +288,13 @@ FORMS = {
     "unet": "BottleGAN with a U-Net generator",
 }
 METHODS = (
-    Method("identity", "nothing (identity)", build_identity),
-    Method("robust-macenko", "robust Macenko (ours)", build_robust),
-    Method("bottlegan", "BottleGAN, which begins at the maps", build_trained("bottlegan")),
-    Method("torchstain-macenko", "torchstain Macenko", build_torchstain("Macenko"), missing=_no_torchstain),
-    Method("torchstain-reinhard", "torchstain Reinhard", build_torchstain("Reinhard"), missing=_no_torchstain),
+    StainMethod("identity", "nothing (identity)", build_identity),
+    StainMethod("robust-macenko", "robust Macenko (ours)", build_robust),
+    StainMethod("bottlegan", "BottleGAN, which begins at the maps", build_trained("bottlegan")),
+    StainMethod("torchstain-macenko", "torchstain Macenko", build_torchstain("Macenko"), missing=_no_torchstain),
+    StainMethod("torchstain-reinhard", "torchstain Reinhard", build_torchstain("Reinhard"), missing=_no_torchstain),
     *(
-        Method(
+        StainMethod(
             f"{start}-{form}",
             f"{name}, {told}",
             build_trained(f"{start}-{form}"),

@@ -33,9 +33,9 @@ from bottlegan.onboarding.verdict import Verdict
 from bottlegan.reproduce.federations import Federation, Which, arrange, federate, make_runs, obtain_styles
 from bottlegan.reproduce.hospitals import FOLDS, Deal, Hospital, deal, draw_hospitals, read_hospitals
 from bottlegan.reproduce.paired import Scale
-from bottlegan.reproduce.table1_methods import FEDAVG, Method, find_stain, plan_row
+from bottlegan.reproduce.table1_methods import FEDAVG, TrainingMethod, find_stain, plan_row
 from bottlegan.reproduce.table2_files import find_commit
-from bottlegan.reproduce.table3_files import Run, Scores, to_csv, to_markdown
+from bottlegan.reproduce.table3_files import Scores, Table3Run, to_csv, to_markdown
 from bottlegan.reproduce.world import LabData
 from bottlegan.training.task import TrainingConfig, lay_out
 
@@ -51,15 +51,15 @@ SCALES: dict[Scale, Phase2Config] = {
     "cpu": Phase2Config(rounds=60, task=TASK),
 }
 METHODS = (
-    Method("fedavgm", "FedAvgM"),
-    Method("torchstain", "FedAvgM + torchstain Macenko", baseline="torchstain"),
-    Method("reinhard", "FedAvgM + torchstain Reinhard", baseline="reinhard"),
-    Method("hed", "FedAvgM + HED jitter", baseline="hed"),
-    Method("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
-    Method("bottlegan-normalize", "BottleGAN, normalize", mode="normalize"),
-    Method("bottlegan-restain", "BottleGAN, restain", mode="restain"),
-    Method("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
-    Method("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
+    TrainingMethod("fedavgm", "FedAvgM"),
+    TrainingMethod("torchstain", "FedAvgM + torchstain Macenko", baseline="torchstain"),
+    TrainingMethod("reinhard", "FedAvgM + torchstain Reinhard", baseline="reinhard"),
+    TrainingMethod("hed", "FedAvgM + HED jitter", baseline="hed"),
+    TrainingMethod("randstainna", "FedAvgM + RandStainNA", baseline="randstainna"),
+    TrainingMethod("bottlegan-normalize", "BottleGAN, normalize", mode="normalize"),
+    TrainingMethod("bottlegan-restain", "BottleGAN, restain", mode="restain"),
+    TrainingMethod("pooled", "pooled: all images in one place", strategy=FEDAVG, together="pooled"),
+    TrainingMethod("local", "local only (labs with labels)", strategy=FEDAVG, together="local"),
 )
 
 
@@ -104,7 +104,7 @@ class Experiment:
     def write(self) -> Path:
         """Write the table of all finished runs as Markdown and CSV, and return the path of the former."""
         names = {method.key: method.name for method in METHODS}
-        runs = [load(Run, path) for path in self.runs.glob("*-seed*-fold*.json")]
+        runs = [load(Table3Run, path) for path in self.runs.glob("*-seed*-fold*.json")]
         runs.sort(key=lambda run: (list(names).index(run.key), run.seed, run.fold))
         path = self.out / "table3.md"
         write_text(path.with_suffix(".csv"), to_csv(runs))
@@ -124,7 +124,7 @@ def run_table3(experiment: Experiment, jobs: int | None = None, progress: Progre
     return experiment.write()
 
 
-def make_run(which: Which, experiment: Experiment) -> Run:
+def make_run(which: Which, experiment: Experiment) -> Table3Run:
     """Train one row with one seed and fold, score it, and write it down."""
     key, seed, fold = which
     method = next(each for each in METHODS if each.key == key)
@@ -140,7 +140,7 @@ def make_run(which: Which, experiment: Experiment) -> Run:
     finished = [(each, federate(each, styles)) for each in federations]
     own = score_members(finished) | score_as_they_are(finished, [lab for lab in refused if lab.test])
     others = score_visitors(finished, dealt.visitors, stain)
-    run = Run(
+    run = Table3Run(
         key=key,
         seed=seed,
         fold=fold,

@@ -24,7 +24,7 @@ class Scores:
 
 
 @document
-class Run:
+class Table3Run:
     """One row with one seed and one fold."""
 
     key: str
@@ -51,7 +51,7 @@ COMPARED = ("iou", "ece", "nll")
 KINDS = {"held_out": "Held-out images of labs that took part", "left_out": "Labs that took no part"}
 
 
-def to_csv(runs: Sequence[Run]) -> str:
+def to_csv(runs: Sequence[Table3Run]) -> str:
     """Return one line a run and lab, numbers in full."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -63,7 +63,7 @@ def to_csv(runs: Sequence[Run]) -> str:
     return buffer.getvalue()
 
 
-def to_markdown(runs: Sequence[Run], names: Mapping[str, str], scale: str) -> str:
+def to_markdown(runs: Sequence[Table3Run], names: Mapping[str, str], scale: str) -> str:
     """Return both tables, and who took part in which fold."""
     commits = ", ".join(dict.fromkeys(run.commit for run in runs))
     lines = [f"`bottlegan reproduce table3 --scale {scale} --data DIR --out DIR`, commit {commits}, one core a run."]
@@ -87,7 +87,7 @@ Places = dict[tuple[int, int, str], Scores]
 """Scores by seed, fold and lab."""
 
 
-def _table(runs: Sequence[Run], names: Mapping[str, str], kind: str) -> list[str]:
+def _table(runs: Sequence[Table3Run], names: Mapping[str, str], kind: str) -> list[str]:
     columns = [*COLUMNS.values(), *(f"{COLUMNS[metric]} against FedAvgM" for metric in COMPARED)]
     lines = [f"| method | runs | labs | {' | '.join(columns)} | seconds |", "| --- " * (len(columns) + 4) + "|"]
     base = _gather(runs, BASE, kind)
@@ -108,7 +108,7 @@ def _table(runs: Sequence[Run], names: Mapping[str, str], kind: str) -> list[str
     return lines
 
 
-def _gather(runs: Sequence[Run], key: str, kind: str) -> Places:
+def _gather(runs: Sequence[Table3Run], key: str, kind: str) -> Places:
     """Return a row's scores on the labs that took part, or on those that did not."""
     return {
         (run.seed, run.fold, lab): scores
@@ -126,10 +126,10 @@ def _over_labs(scores: Places, metric: str, places: Collection[tuple[int, int, s
     return [fmean(getattr(scores[place], metric) for place in chosen if place[2] == lab) for lab in labs]
 
 
-def _list_deals(runs: Sequence[Run]) -> list[str]:
+def _list_deals(runs: Sequence[Table3Run]) -> list[str]:
     lines = ["| seed | fold | took no part | took part with labels | of all that took part, refused |"]
     lines.append("| --- " * 5 + "|")
-    deals: dict[tuple[int, int], list[Run]] = {}
+    deals: dict[tuple[int, int], list[Table3Run]] = {}
     for run in runs:
         deals.setdefault((run.seed, run.fold), []).append(run)
     for (seed, fold), same in sorted(deals.items()):

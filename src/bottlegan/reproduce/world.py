@@ -15,7 +15,7 @@ from torch import Tensor
 from bottlegan.core.seeding import torch_stream
 from bottlegan.data.labels import Labeled, Truth
 from bottlegan.data.overlap import find_overlaps
-from bottlegan.data.partition import Client, Partition, PartitionSpec, draw_partition
+from bottlegan.data.partition import LabShare, Partition, PartitionSpec, draw_partition
 from bottlegan.data.peso import open_peso_patches
 from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import from_batch
@@ -77,7 +77,7 @@ class World:
         """Return all clients' data, in their own stains or all in the reference stain."""
         return [self.lab(client, client.style if stained == "own" else None) for client in self.partition.clients]
 
-    def lab(self, client: Client, style: Style | None) -> LabData:
+    def lab(self, client: LabShare, style: Style | None) -> LabData:
         """Return one client's data in a style, or in the reference stain."""
         train = {patch: self.stain(patch, style) for patch in client.train}
         labeled = []

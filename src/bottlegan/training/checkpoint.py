@@ -21,7 +21,7 @@ from bottlegan.core.stamp import KEY as CHECKSUM
 from bottlegan.core.state import read_state, write_state
 
 if TYPE_CHECKING:
-    from bottlegan.training.gan import Run, TrainConfig
+    from bottlegan.training.gan import TrainConfig, TrainingRun
 
 
 def name_checkpoint(folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]) -> Path | None:
@@ -43,14 +43,14 @@ def name_checkpoint(folder: Path | None, settings: str, seed: int, *given: Itera
     return path
 
 
-def save_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
+def save_checkpoint(path: Path, run: "TrainingRun", config: "TrainConfig", seed: int) -> None:
     """Write the run to `path`, whole or not at all."""
     counters = {"step": run.step, "best": min(run.best, 1e30), "stale": run.stale, "seed": seed}
     document = json.dumps({CHECKSUM: BLANK, "counters": counters, "config": to_values(config)}, sort_keys=True)
     write_state(path, save(_tensors(run), {"training": document}))
 
 
-def load_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) -> None:
+def load_checkpoint(path: Path, run: "TrainingRun", config: "TrainConfig", seed: int) -> None:
     """Bring `run` to where the run in `path` was; it must have been of the same configuration and seed."""
     try:
         read_state(path)
@@ -75,7 +75,7 @@ def load_checkpoint(path: Path, run: "Run", config: "TrainConfig", seed: int) ->
     run.best = float(counters["best"]) if counters["best"] < 1e30 else float("inf")
 
 
-def _tensors(run: "Run") -> dict[str, Tensor]:
+def _tensors(run: "TrainingRun") -> dict[str, Tensor]:
     """Return every tensor of a run, by name; copying into them changes the run."""
     tensors = {f"model.{name}": tensor for name, tensor in run.model.state_dict().items()}
     tensors |= {f"critics.{name}": tensor for name, tensor in run.critics.state_dict().items()}
@@ -87,7 +87,7 @@ def _tensors(run: "Run") -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in tensors.items()}
 
 
-def _prime(run: "Run", saved: dict[str, Tensor]) -> None:
+def _prime(run: "TrainingRun", saved: dict[str, Tensor]) -> None:
     """Give each optimizer that has taken a step the state of one that has, to be overwritten."""
     for label, optimizer in (("generators", run.generator_optimizer), ("critics", run.critic_optimizer)):
         if f"adam.{label}.0.step" in saved:

@@ -115,7 +115,7 @@ PRESETS = {
 
 
 @dataclass
-class Run:
+class TrainingRun:
     """Everything that changes during training."""
 
     model: StyleModel
@@ -130,7 +130,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Setting:
+class TrainingInputs:
     """Everything that does not change during training."""
 
     config: TrainConfig
@@ -193,7 +193,7 @@ def train(
     return run.model.eval()
 
 
-def remember(run: Run, distance: float, config: TrainConfig) -> None:
+def remember(run: TrainingRun, distance: float, config: TrainConfig) -> None:
     """Keep the model if it is the best so far, or the last is wanted anyway; count how long it has not got better."""
     better = distance < run.best
     if better or config.select == "last":
@@ -214,17 +214,17 @@ def prepare(
     *,
     device: torch.device,
     progress: Progress,
-) -> Setting:
+) -> TrainingInputs:
     """Return what training needs to know of the images."""
     styled = collect(labs, config.crop, seed, device)
     public = collect({"the reference set": reference}, config.crop, seed + 1, device)
     stain = describe_reference(reference)
     profile = ColorProfile(stain.stains)
     teachers = onboard_all(labs, stain, progress) if config.warm_steps else None
-    return Setting(config, seed, styled, public, teachers, stain.to(device), profile, profile(public.pool))
+    return TrainingInputs(config, seed, styled, public, teachers, stain.to(device), profile, profile(public.pool))
 
 
-def start(names: Sequence[str], setting: Setting) -> Run:
+def start(names: Sequence[str], setting: TrainingInputs) -> TrainingRun:
     """Return a run at step 0."""
     config, device = setting.config, setting.styled.pool.device
     model = build_model(config.model, names, torch_stream(setting.seed, "model"))
@@ -237,7 +237,7 @@ def start(names: Sequence[str], setting: Setting) -> Run:
     model.reference = setting.reference_stain
     model.to(device)
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    return Run(
+    return TrainingRun(
         model,
         critics,
         torch.optim.Adam(trainable, config.rate, betas=(0.5, 0.99)),
@@ -246,7 +246,7 @@ def start(names: Sequence[str], setting: Setting) -> Run:
     )
 
 
-def advance(run: Run, setting: Setting, step: int) -> dict[str, float]:
+def advance(run: TrainingRun, setting: TrainingInputs, step: int) -> dict[str, float]:
     """Take one step, and return its losses."""
     config = setting.config
     random = torch_stream(setting.seed, "step", step)
@@ -264,7 +264,7 @@ def advance(run: Run, setting: Setting, step: int) -> dict[str, float]:
     return {name: loss.item() for name, loss in losses.items()}
 
 
-def draw(model: StyleModel, setting: Setting, random: torch.Generator, crops: bool = False) -> View:
+def draw(model: StyleModel, setting: TrainingInputs, random: torch.Generator, crops: bool = False) -> View:
     """Draw what a step sees: pixels, or crops if a critic or a generator with a view beyond the pixel needs them."""
     config, styled, reference = setting.config, setting.styled, setting.reference
     crops = crops or not sees_pixels_only(config)
@@ -306,7 +306,7 @@ def unpaired_losses(model: StyleModel, view: View, config: TrainConfig) -> dict[
     return losses
 
 
-def adversarial_step(run: Run, setting: Setting, random: torch.Generator) -> Tensor:
+def adversarial_step(run: TrainingRun, setting: TrainingInputs, random: torch.Generator) -> Tensor:
     """Train both critics on one view, then return the generators' weighted loss against them."""
     config, model, critics = setting.config, run.model, run.critics
     view = draw(model, setting, random, crops=True)
@@ -333,7 +333,7 @@ def adversarial_step(run: Run, setting: Setting, random: torch.Generator) -> Ten
 
 
 @torch.no_grad()
-def measure(model: StyleModel, setting: Setting) -> float:
+def measure(model: StyleModel, setting: TrainingInputs) -> float:
     """Return the held-out criterion: how far normalized colors are from those of similar tissue. It needs no pairs."""
     styled, config = setting.styled, setting.config
     if sees_pixels_only(config):

@@ -19,11 +19,11 @@ from bottlegan.federated.client.own_layers import OwnLayers
 from bottlegan.federated.protocol.exchange import RefusalError, Reply, Request
 from bottlegan.federated.protocol.handshake import digest_file, introduce, to_text
 from bottlegan.federated.protocol.phase1 import Phase1Config
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, draw_network, initial_weights
+from bottlegan.federated.protocol.phase2 import Phase2Config, draw_network, initial_weights
 from bottlegan.federated.simulation import write_patch
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model, save_model
-from bottlegan.models.networks import list_normalization
+from bottlegan.models.networks import Weights, list_normalization
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.training.task import TrainingConfig, lay_out

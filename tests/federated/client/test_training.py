@@ -11,10 +11,11 @@ from bottlegan.data.labels import Labeled
 from bottlegan.federated.client import training
 from bottlegan.federated.client.staining import Staining, Styles, stain_with
 from bottlegan.federated.client.training import Lab, learning_rate, score_lab
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, count_examples, initial_weights
+from bottlegan.federated.protocol.phase2 import Phase2Config, count_examples, initial_weights
 from bottlegan.imaging.files import Pixels
 from bottlegan.metrics.tally import compute_scores
 from bottlegan.models.files import to_weights
+from bottlegan.models.networks import Weights
 from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.training.adam import Adam

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from bottlegan.bench.federation import average
 from bottlegan.core.errors import ConfigError
-from bottlegan.federated.flower.strategies import Aggregator, Weights
+from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.server.config import Robust, StrategyConfig
+from bottlegan.models.networks import Weights
 
 NAMES = ["enter.weight", "exit.bias"]
 PLAIN = StrategyConfig(name="fedavg", robust="none")

@@ -13,7 +13,7 @@ from bottlegan.core.progress import EventLog
 from bottlegan.core.stamp import BLANK, stamp
 from bottlegan.core.state import find_older, forget_generations, read_metadata
 from bottlegan.federated.protocol.exchange import LocalExchange, Reply, Request
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server import rounds
 from bottlegan.federated.server.checkpoint import load_rounds, save_rounds
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
@@ -22,6 +22,7 @@ from bottlegan.federated.server.members import Member
 from bottlegan.federated.server.phase2 import run_phase2
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State
+from bottlegan.models.networks import Weights
 
 
 def grow(request: Request) -> Reply:

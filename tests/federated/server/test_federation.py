@@ -23,7 +23,7 @@ from bottlegan.federated.protocol.exchange import (
 )
 from bottlegan.federated.protocol.handshake import HANDSHAKE, from_text, to_tensor
 from bottlegan.federated.protocol.phase1 import CODE, Phase1Config
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server import roster
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import remove_client, run_federation
@@ -32,6 +32,7 @@ from bottlegan.federated.server.members import read_members
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.metrics.tally import tally
 from bottlegan.models.files import load_model
+from bottlegan.models.networks import Weights
 from bottlegan.models.weights import read_document
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import lay_out

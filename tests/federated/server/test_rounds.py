@@ -14,7 +14,7 @@ from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.training import Lab, score_lab, train_round
 from bottlegan.federated.protocol.exchange import Absence, Exchange, LocalExchange, Reply, Request
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, initial_weights
+from bottlegan.federated.protocol.phase2 import Phase2Config, initial_weights
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.folder import CHECKPOINT
 from bottlegan.federated.server.members import Member
@@ -22,6 +22,7 @@ from bottlegan.federated.server.phase2 import run_phase2
 from bottlegan.federated.server.roster import Roster
 from bottlegan.federated.server.rounds import State, draw_clients
 from bottlegan.metrics.tally import compute_scores, tally
+from bottlegan.models.networks import Weights
 from bottlegan.training.task import count_classes, lay_out
 
 FEDAVG = StrategyConfig(name="fedavg", robust="none")

@@ -13,7 +13,7 @@ from bottlegan.core.progress import Json, Silent
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.core.stamp import BLANK, stamp
 from bottlegan.federated.client.style import Contribution, contribute
-from bottlegan.federated.protocol.phase1 import Method, Phase1Config, expected_shapes
+from bottlegan.federated.protocol.phase1 import Phase1Config, Phase1Method, expected_shapes
 from bottlegan.federated.server import styles
 from bottlegan.federated.server.uploads import UploadStore
 from bottlegan.imaging.files import Pixels
@@ -127,7 +127,7 @@ def test_uploads_are_as_expected(uploads: dict[str, dict[str, Contribution]], pr
 
 
 @pytest.mark.parametrize(("method", "most"), [("code", 1000), ("generators", 500_000), ("adversarial", 500_000)])
-def test_uploads_are_small(method: Method, most: int, prior: ModelWeights) -> None:
+def test_uploads_are_small(method: Phase1Method, most: int, prior: ModelWeights) -> None:
     shapes = expected_shapes(Phase1Config(method=method), prior.document)
     assert len(save({name: torch.zeros(shape) for name, shape in shapes.items()})) <= most
 

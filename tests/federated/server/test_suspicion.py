@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from bottlegan.federated.server.history import Standing
-from bottlegan.federated.server.suspicion import Weights, compare_with_center, measure, name_suspects
+from bottlegan.federated.server.suspicion import compare_with_center, measure, name_suspects
+from bottlegan.models.networks import Weights
 
 LABS, NUMBERS = 20, 400
 HOSTILE = frozenset(f"lab-{k:02d}" for k in range(1, LABS, 4))

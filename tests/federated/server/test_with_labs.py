@@ -20,7 +20,7 @@ from bottlegan.federated.protocol.exchange import (
 )
 from bottlegan.federated.protocol.handshake import HANDSHAKE
 from bottlegan.federated.protocol.phase1 import CODE
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights
+from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig, StrategyConfig
 from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.history import History
@@ -28,6 +28,7 @@ from bottlegan.federated.server.outcome import format_scores
 from bottlegan.models.document import PRIOR
 from bottlegan.models.files import load_model
 from bottlegan.models.network_file import digest_model, load_network
+from bottlegan.models.networks import Weights
 from bottlegan.models.weights import read_weights, write_weights
 from bottlegan.training.fixmatch import FixMatchConfig
 

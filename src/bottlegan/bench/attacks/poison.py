@@ -19,10 +19,11 @@ from bottlegan.bench.attacks.world import Lab, World, Wrap
 from bottlegan.core.progress import Json, Progress
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.protocol.exchange import LABELED, Answer, Reply, Request
-from bottlegan.federated.protocol.phase2 import Weights, load_network
+from bottlegan.federated.protocol.phase2 import load_network
 from bottlegan.federated.server.history import History
 from bottlegan.federated.server.rounds import State
 from bottlegan.imaging.files import Pixels
+from bottlegan.models.networks import Weights
 from bottlegan.training.task import predict_logits
 
 Change = Callable[[Weights, Weights, int], Weights]

@@ -56,7 +56,7 @@ from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.verdict import Verdict
 from bottlegan.training.task import check_crops, count_classes
 
-Setting = TypeVar("Setting", bool, int, float, str)
+Value = TypeVar("Value", bool, int, float, str)
 console = logging.getLogger(__name__)
 
 
@@ -328,7 +328,7 @@ def _refusing(text: str | None) -> Iterator[None]:
         raise RefusalError(text or str(error)) from error
 
 
-def _get(request: Request, name: str, kind: type[Setting]) -> Setting:
+def _get(request: Request, name: str, kind: type[Value]) -> Value:
     """Return a setting of a request, which must be there and of this type."""
     value = request.settings.get(name)
     if not isinstance(value, kind):

@@ -13,9 +13,9 @@ from bottlegan.core.errors import InputError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.data.labels import Labeled
 from bottlegan.federated.client.staining import Staining
-from bottlegan.federated.protocol.phase2 import Phase2Config, Weights, load_network, uses_unlabeled
+from bottlegan.federated.protocol.phase2 import Phase2Config, load_network, uses_unlabeled
 from bottlegan.imaging.files import Pixels
-from bottlegan.models.networks import Built, exchanged
+from bottlegan.models.networks import Built, Weights, exchanged
 from bottlegan.training.adam import Adam
 from bottlegan.training.fixmatch import unlabeled_loss
 from bottlegan.training.task import labeled_loss, proximal_term, score

@@ -22,7 +22,7 @@ from bottlegan.federated.protocol.validation import printable
 from bottlegan.models.document import check_name
 
 UNNAMED = "node-"
-POLL_SECONDS = 0.2
+REPLY_POLL_SECONDS = 0.2
 MOST_IN_FLIGHT = 10_000
 PARTITION_DEADLINE = 300.0
 log = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class FlowerExchange:
         self,
         grid: Grid,
         partitions: Sequence[str] = (),
-        poll_seconds: float = POLL_SECONDS,
+        poll_seconds: float = REPLY_POLL_SECONDS,
         in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
         """Take what reaches the clients.

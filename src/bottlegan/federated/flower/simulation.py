@@ -22,7 +22,7 @@ from bottlegan.federated.server.federation import run_federation
 from bottlegan.federated.server.rounds import State
 from bottlegan.imaging.files import Pixels
 
-POLL_SECONDS = 0.02
+SIMULATION_POLL_SECONDS = 0.02
 START_SECONDS = 300.0
 IN_FLIGHT = 8
 """Messages for each worker that are on their way at once: enough to keep it busy, and few enough for any memory."""
@@ -56,7 +56,7 @@ def run(
     # `run_simulation` gives its apps no configuration; they are made here, around it, instead.
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        exchange = FlowerExchange(grid, list(labs), POLL_SECONDS, IN_FLIGHT * cores)
+        exchange = FlowerExchange(grid, list(labs), SIMULATION_POLL_SECONDS, IN_FLIGHT * cores)
         exchange.wait(len(labs), START_SECONDS)
         states.append(
             run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)

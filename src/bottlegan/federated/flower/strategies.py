@@ -15,11 +15,10 @@ import torch
 from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedTrimmedAvg
 from numpy.typing import NDArray
-from torch import Tensor
 
 from bottlegan.federated.server.config import StrategyConfig
+from bottlegan.models.networks import Weights
 
-Weights = dict[str, Tensor]
 Floats = NDArray[np.float32]
 EXAMPLES, ALL = "num-examples", "all"
 TRIMMED = 0.25

@@ -23,7 +23,7 @@ from bottlegan.imaging.files import Pixels
 
 RUN = "exchange.json"
 DAY = 86400.0
-POLL_SECONDS = 1.0
+FILE_POLL_SECONDS = 1.0
 
 
 @document
@@ -72,7 +72,7 @@ class FolderExchange:
                 return answers
             if time.monotonic() >= end:
                 raise WaitingError(sorted(found.keys() - answers.keys()))
-            time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+            time.sleep(min(FILE_POLL_SECONDS, max(0.0, end - time.monotonic())))
 
     def _ask_all(self, requests: Mapping[str, Request]) -> dict[str, str]:
         """Send requests, but for those that were sent before, and return their digests by lab."""

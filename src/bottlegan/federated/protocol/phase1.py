@@ -25,7 +25,7 @@ from bottlegan.training.adversarial import AdversarialConfig
 from bottlegan.training.distill import DistillConfig, as_bottlegan
 from bottlegan.training.gan import TrainConfig
 
-Method = Literal["code", "generators", "adversarial"]
+Phase1Method = Literal["code", "generators", "adversarial"]
 
 CODE = "code"
 """The tensor of an upload that holds the client's style code."""
@@ -45,7 +45,7 @@ MOST_WEIGHT = 1000.0
 class Phase1Config:
     """How the clients' styles become one model."""
 
-    method: Method = "code"
+    method: Phase1Method = "code"
     code_noise: float = 0.0
     """Standard deviation of noise that labs add to each number of their code, which are maps of densities."""
     # The map that onboarding finds is in the model before step 0, and the warm start has nothing left to learn.

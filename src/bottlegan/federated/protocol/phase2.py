@@ -3,18 +3,15 @@
 import math
 
 import torch
-from torch import Tensor
 
 from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError
 from bottlegan.core.seeding import torch_stream
 from bottlegan.core.task import Task
 from bottlegan.models.network_file import Mode
-from bottlegan.models.networks import Built, NetworkConfig, build_network, exchanged, load_weights
+from bottlegan.models.networks import Built, NetworkConfig, Weights, build_network, exchanged, load_weights
 from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
-
-Weights = dict[str, Tensor]
 
 TALLY = "tally"
 """The tensor of a reply that holds what a client has counted on its test images."""

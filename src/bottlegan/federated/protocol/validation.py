@@ -10,12 +10,12 @@ from torch import Tensor
 from bottlegan.metrics.tally import MOST, Layout, find_changed_tally
 from bottlegan.metrics.tally import find_bad_tally as find_bad_counts
 
-Weights = Mapping[str, Tensor]
+Tensors = Mapping[str, Tensor]
 Trained = dict[str, Tensor]
 
 
 def find_fault(
-    arrays: Weights, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float32
+    arrays: Tensors, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float32
 ) -> str | None:
     """Return what is wrong with tensors that should be finite, of one type, and of exactly these names and shapes."""
     if missing := sorted(shapes.keys() - arrays.keys()):
@@ -47,7 +47,7 @@ def find_bad_count(numbers: Mapping[str, float], wanted: frozenset[str]) -> str 
     return find_bad_number(numbers, wanted) or (f"number {bad[0]} is {numbers[bad[0]]}, no count" if bad else None)
 
 
-def find_bad_tally(arrays: Weights, name: str, layout: Layout, announced: Sequence[int]) -> str | None:
+def find_bad_tally(arrays: Tensors, name: str, layout: Layout, announced: Sequence[int]) -> str | None:
     """Return what is wrong with a reply whose only tensor, called `name`, should hold what a client has counted.
 
     It must be of the images that the client has announced, with so many pixels or patches of each class.
@@ -56,13 +56,13 @@ def find_bad_tally(arrays: Weights, name: str, layout: Layout, announced: Sequen
     return fault or find_changed_tally(arrays[name], layout, announced)
 
 
-def find_negative(arrays: Weights) -> str | None:
+def find_negative(arrays: Tensors) -> str | None:
     """Return the first variance of batch norm that is below zero, which no batch has."""
     bad = [name for name, tensor in arrays.items() if name.endswith("running_var") and bool((tensor < 0).any())]
     return f"tensor {bad[0]} holds a variance below zero" if bad else None
 
 
-def clip_updates(replies: Mapping[str, Trained], start: Weights, bound: float) -> dict[str, Trained]:
+def clip_updates(replies: Mapping[str, Trained], start: Tensors, bound: float) -> dict[str, Trained]:
     """Return what clients have trained, with updates no longer than `bound` times the median of all.
 
     Of two, the shorter one is the median: of so few nobody can tell which one is odd.
@@ -75,7 +75,7 @@ def clip_updates(replies: Mapping[str, Trained], start: Weights, bound: float) -
     }
 
 
-def shorten(weights: Weights, start: Weights, share: float) -> Trained:
+def shorten(weights: Tensors, start: Tensors, share: float) -> Trained:
     """Return weights that went only a share of the way."""
     return {name: (begun + share * (weights[name].double() - begun)).to(begun.dtype) for name, begun in start.items()}
 
@@ -89,7 +89,7 @@ def limit_shares(counts: Mapping[str, float], bound: float) -> dict[str, float]:
     return {name: min(float(count), most) for name, count in counts.items()}
 
 
-def update_length(weights: Weights, start: Weights) -> float:
+def update_length(weights: Tensors, start: Tensors) -> float:
     """Return the Euclidean norm of what a client has changed."""
     return float(
         torch.stack([(weights[name].double() - start[name].double()).square().sum() for name in start]).sum().sqrt()

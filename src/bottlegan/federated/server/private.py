@@ -26,7 +26,6 @@ from bottlegan.federated.protocol.masking import (
     is_masking_key,
     is_seed,
 )
-from bottlegan.federated.protocol.phase2 import Weights
 from bottlegan.federated.protocol.privacy import (
     LABS,
     LEAST_LABS,
@@ -52,6 +51,7 @@ from bottlegan.federated.protocol.secure import (
 )
 from bottlegan.federated.protocol.validation import find_bad_number, find_fault
 from bottlegan.federated.server.config import FederationConfig
+from bottlegan.models.networks import Weights
 
 
 @dataclass

@@ -12,7 +12,7 @@ from bottlegan.federated.protocol.phase2 import Phase2Config, count_examples
 from bottlegan.federated.server.config import RoundsConfig
 from bottlegan.federated.server.members import Member, read_members, write_members
 
-POLL_SECONDS = 1.0
+JOIN_POLL_SECONDS = 1.0
 
 
 class Roster:
@@ -40,7 +40,7 @@ class Roster:
                     f"{len(present)} clients are connected after {rounds.deadline:g} s, {rounds.least} are needed; "
                     "start the others, then resume"
                 )
-            time.sleep(min(POLL_SECONDS, max(0.0, end - time.monotonic())))
+            time.sleep(min(JOIN_POLL_SECONDS, max(0.0, end - time.monotonic())))
 
     def list_strangers(self, present: Sequence[str]) -> list[str]:
         """Return who is there and has not joined."""

@@ -13,7 +13,7 @@ from bottlegan.core.errors import ConfigError, FederationError
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.federated.flower.strategies import Aggregator
 from bottlegan.federated.protocol.exchange import LOSS, Absence, Exchange, Kind, Reply, Request
-from bottlegan.federated.protocol.phase2 import TALLY, Weights, draw_network
+from bottlegan.federated.protocol.phase2 import TALLY, draw_network
 from bottlegan.federated.protocol.validation import (
     clip_updates,
     find_bad_number,
@@ -29,7 +29,7 @@ from bottlegan.federated.server.private import run_private
 from bottlegan.federated.server.suspicion import measure, name_suspects
 from bottlegan.metrics.tally import Layout, compute_scores, compute_temperature, count_all
 from bottlegan.models.network_file import read_start
-from bottlegan.models.networks import exchanged, list_statistics
+from bottlegan.models.networks import Weights, exchanged, list_statistics
 from bottlegan.training.task import lay_out
 
 ALL = "all labs"

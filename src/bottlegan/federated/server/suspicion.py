@@ -11,11 +11,10 @@ from statistics import median
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
+from bottlegan.federated.protocol.validation import Tensors
 from bottlegan.federated.server.history import Standing
 
-Weights = Mapping[str, Tensor]
 Standings = Mapping[str, Standing]
 Floats = NDArray[np.float64]
 
@@ -39,7 +38,7 @@ TINY = 1e-30
 """Length of an update that is taken for none."""
 
 
-def measure(replies: Mapping[str, Weights], start: Weights) -> dict[str, Standing]:
+def measure(replies: Mapping[str, Tensors], start: Tensors) -> dict[str, Standing]:
     """Return how each lab's update lies to the others': its length, its cosine with their center and the nearest."""
     names = sorted(replies)
     gram = multiply_updates([replies[name] for name in names], start)
@@ -54,7 +53,7 @@ def measure(replies: Mapping[str, Weights], start: Weights) -> dict[str, Standin
     }
 
 
-def multiply_updates(replies: Sequence[Weights], start: Weights) -> Floats:
+def multiply_updates(replies: Sequence[Tensors], start: Tensors) -> Floats:
     """Return the inner products (N, N) of all updates, tensor by tensor, so that no copy of all is ever made."""
     total = torch.zeros(len(replies), len(replies), dtype=torch.float64)
     for key, begun in start.items():
