@@ -186,7 +186,7 @@ def test_without_the_extra_it_says_what_to_install(
         (["--qupath", "OUT/a.groovy", "--model", "ROOT/none.safetensors"], "has no style; add one with bottlegan"),
         (["--qupath", "OUT/a.groovy", "--model", "ROOT/no.safetensors"], "there is no such file"),
         (["--qupath", "OUT/a.groovy", "--style", "b"], "there is no style called b; known are: a"),
-        (["--qupath", "OUT/a.groovy", "--model", "ROOT/paper.safetensors"], "no map of colors"),
+        (["--qupath", "OUT/a.groovy", "--model", "ROOT/paper.safetensors"], "not a map of colors"),
         (["--qupath", "OUT/a.groovy", "--direction", "both"], "'both' is not one of"),
     ],
 )

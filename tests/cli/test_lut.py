@@ -137,7 +137,7 @@ def test_a_map_that_fails_a_check_is_marked(
         ),
         (["--style", "c", "--out", "O"], "has no style"),
         (["--model", "gone.safetensors", "--out", "O"], "gone.safetensors: there is no such file"),
-        (["--model", "paper.safetensors", "--out", "O"], "no map of colors"),
+        (["--model", "paper.safetensors", "--out", "O"], "not a map of colors"),
         (["--model", "one.safetensors"], "--out FILE.cube"),
         (["--model", "one.safetensors", "--out", "O", "--size", "16"], "17, 33 or 65, got 16"),
         (["--model", "one.safetensors", "--out", "o.txt"], "o.txt: the name must end in .cube"),

@@ -118,7 +118,7 @@ def test_patches_become_a_table_of_scores(root: Path, monkeypatch: pytest.Monkey
         ("network.safetensors blank.png out.png", "nothing was written; add --force"),
         (
             "theirs.safetensors images out",
-            "torch.nn:Conv2d is not allowed here; allow it, if you trust it",
+            "torch.nn:Conv2d is not allowed here; if you trust it, allow it",
         ),
     ],
 )

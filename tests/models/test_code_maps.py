@@ -156,5 +156,5 @@ def test_a_model_that_knows_its_reference_stain_says_how_it_lies_to_the_encoders
         assert there.bias.tolist() == maps[:1, 3].tolist()
         assert back.bias.tolist() == maps[1:, 3].tolist()
     for nothing in (0 * stains, 0 * stains.numpy()):
-        with pytest.raises(InputError, match="knows nothing of its reference set"):
+        with pytest.raises(InputError, match="has no data on its reference set"):
             read_reference(nothing, maps)

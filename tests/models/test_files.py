@@ -151,7 +151,7 @@ def test_a_missing_file_is_missing(tmp_path: Path) -> None:
 )
 def test_other_files_are_refused(content: bytes, path: Path) -> None:
     path.write_bytes(content)
-    refused(path, r"not a whole safetensors file|not of BottleGAN")
+    refused(path, r"not a whole safetensors file|not a BottleGAN model")
 
 
 def test_a_pickle_is_refused_unread(path: Path) -> None:
@@ -188,7 +188,7 @@ def test_a_damaged_byte_is_refused_or_harmless(data: st.DataObject, tmp_path_fac
 def test_foreign_safetensors_are_refused(path: Path) -> None:
     for metadata in (None, {"format": "pt"}):
         save_file({"weight": torch.zeros(2)}, path, metadata)
-        refused(path, "not of BottleGAN; give one that `bottlegan train` wrote")
+        refused(path, "not a BottleGAN model; give a safetensors file that `bottlegan train` wrote")
 
 
 @pytest.mark.parametrize(

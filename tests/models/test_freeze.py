@@ -116,7 +116,7 @@ def test_what_is_no_map_of_colors_is_refused(form: dict[str, object]) -> None:
     assert not maps_colors(generator)
     weights = to_weights(build("many-one-many", generator))
     for call in (freeze, make_map):
-        with pytest.raises(InputError, match=r"no map of colors.*; use a model of pixel generators"):
+        with pytest.raises(InputError, match=r"not a map of colors.*; use a model of pixel generators"):
             call(weights, np.zeros(6, np.float32), "normalize")
 
 

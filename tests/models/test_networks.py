@@ -174,7 +174,7 @@ def test_a_module_that_fails_when_imported_is_told_so(package: types.ModuleType)
         raise OSError("no\nweights")
 
     package.make = make  # type: ignore[attr-defined]
-    with pytest.raises(ConfigError, match=r"cannot build one of these arguments \(OSError: no weights"):
+    with pytest.raises(ConfigError, match=r"fails with these arguments \(OSError: no weights"):
         build(NetworkConfig(factory="their_networks:make"), THREE)
 
 

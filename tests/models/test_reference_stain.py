@@ -18,7 +18,7 @@ def test_at_first_nothing_is_known_and_no_style_can_be_learned() -> None:
     stain = ReferenceStain()
     assert not stain.known
     assert torch.equal(stain.directions, torch.zeros(2, 3))
-    with pytest.raises(InputError, match="knows nothing of its reference set"):
+    with pytest.raises(InputError, match="has no data on its reference set"):
         stain.style_maps()
 
 

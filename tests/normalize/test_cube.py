@@ -97,7 +97,7 @@ def test_the_colors_in_the_file_are_the_networks_not_rounded_to_levels(direction
 
 def test_what_has_no_table_is_refused(tmp_path: Path) -> None:
     for model in (known(statistics="instance"), known(kind="unet")):
-        with pytest.raises(InputError, match="no map of colors"):
+        with pytest.raises(InputError, match="not a map of colors"):
             Normalizer.from_model(model, "a").to_cube(tmp_path / "a.cube")
     with pytest.raises(InputError, match="no direction called sideways; use one of normalize, restain"):
         SHARED.to_cube(tmp_path / "a.cube", direction="sideways")  # type: ignore[arg-type]

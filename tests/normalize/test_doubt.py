@@ -75,5 +75,5 @@ def test_uncertainty_without_a_reference_set() -> None:
 def test_uncertainty_of_a_model_that_looks_around_a_pixel_is_refused(form: dict[str, str]) -> None:
     normalizer = known(**form)
     for image in (noise(16, 16), torch.zeros(1, 3, 16, 16)):
-        with pytest.raises(InputError, match=r"no map of colors.*; use a model of pixel generators"):
+        with pytest.raises(InputError, match=r"not a map of colors.*; use a model of pixel generators"):
             normalizer.uncertainty(image)

@@ -98,7 +98,7 @@ def test_a_foreign_factory_must_be_allowed(
     factory = "torch.nn:Conv2d"
     theirs = NetworkConfig(factory=factory, arguments={"in_channels": 3, "out_channels": 2, "kernel_size": 1})
     path = save_as(tmp_path / "theirs.safetensors", theirs, Task())
-    with pytest.raises(ModelFileError, match=f"{factory} is not allowed here; allow it, if you trust it, with --allow"):
+    with pytest.raises(ModelFileError, match=f"{factory} is not allowed here; if you trust it, allow it with --allow"):
         Predictor.load(path)
     image = np.full((5, 7, 3), 99, np.uint8)
     assert Predictor.load(path, allowed=[factory])(image).classes.shape == (5, 7)

@@ -1,1 +1,1 @@
-"""The whole method on procedural tissue, and a report of it."""
+"""The whole method on procedural tissue, with a report."""

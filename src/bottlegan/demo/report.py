@@ -1,4 +1,4 @@
-"""The demo's report: pictures of what became of the stains, curves and tables of what that is worth."""
+"""The demo's report: pictures of the stains before and after, with curves and tables of the scores."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -29,31 +29,32 @@ def write_demo(
 
 
 def describe(labs: Sequence["DemoLab"], outcomes: Sequence[Outcome]) -> str:
-    """Return what happened, in a few sentences."""
+    """Return a summary of the demo in a few sentences."""
     iou = {outcome.key: outcome.scores["iou"] for outcome in outcomes}
     return (
-        f"{len(labs)} simulated labs stain {len(labs[0].images)} patches of procedural tissue each, in their own way. "
-        "In phase 1 each lab fits a style code to its images alone and uploads it, 96 bytes, once. In phase 2 they "
-        "train one network to find epithelium; every other lab has labels, all are tested in their own stain. Without "
-        f"BottleGAN the network reaches an IOU of {iou['fedavgm']:.2f}, with it {iou['bottlegan-normalize']:.2f}; had "
-        f"all labs stained alike, it would be {iou['oracle']:.2f}. No pixel has left any lab."
+        f"{len(labs)} simulated labs each stain {len(labs[0].images)} patches of procedural tissue in their own way. "
+        "In phase 1 each lab fits a style code to its own images and uploads it once: 96 bytes. In phase 2 the labs "
+        "train one network to find epithelium. Every other lab has labels, and all are tested in their own stain. "
+        f"Without BottleGAN the network reaches an IOU of {iou['fedavgm']:.2f}, with BottleGAN "
+        f"{iou['bottlegan-normalize']:.2f}. If all labs stained alike, it would reach {iou['oracle']:.2f}. No pixel "
+        "left any lab."
     )
 
 
 def compare_ways(outcomes: Sequence[Outcome]) -> Table:
     """Return the table of phase 2."""
-    rows = [(each.name, *(f"{each.scores[metric]:.3f}" for metric in METRICS)) for each in outcomes]
-    caption = "On the test patches of all labs, after the last round. High IOU, low ECE and low NLL are good."
+    rows = [(way.name, *(f"{way.scores[metric]:.3f}" for metric in METRICS)) for way in outcomes]
+    caption = "Scores on the test patches of all labs after the last round. High IOU, low ECE and low NLL are good."
     return Table("One network from all labs", caption, ("training", *COLUMNS), rows)
 
 
 def draw_rounds(outcomes: Sequence[Outcome]) -> Drawing:
     """Return the curves of phase 2."""
     panels = {
-        title: {each.name: [(number, found[metric]) for number, found in each.curve] for each in outcomes}
+        title: {way.name: [(number, scores[metric]) for number, scores in way.curve] for way in outcomes}
         for title, metric in zip(COLUMNS, METRICS, strict=True)
     }
-    return Drawing("Over the rounds", "The same, while it was trained.", draw_curves(panels, "scores over the rounds"))
+    return Drawing("Over the rounds", "The same scores during training.", draw_curves(panels, "scores over the rounds"))
 
 
 def compare_images(labs: Sequence["DemoLab"], scores: Mapping[str, Mapping[str, float]]) -> Table:
@@ -61,14 +62,14 @@ def compare_images(labs: Sequence["DemoLab"], scores: Mapping[str, Mapping[str, 
     columns = ("lab", "MSE as stained", "normalized", "SSIM as stained", "normalized", "ΔE as stained", "normalized")
     rows = []
     for lab in labs:
-        found = scores[lab.style.name]
-        mse = (f"{found['mse_before']:.4f}", f"{found['mse']:.4f}")
-        rest = (f"{found[key]:.2f}" for key in ("ssim_before", "ssim", "delta_e_before", "delta_e"))
+        lab_scores = scores[lab.style.name]
+        mse = (f"{lab_scores['mse_before']:.4f}", f"{lab_scores['mse']:.4f}")
+        rest = (f"{lab_scores[key]:.2f}" for key in ("ssim_before", "ssim", "delta_e_before", "delta_e"))
         rows.append((lab.style.name, *mse, *rest, lab.verdict))
     caption = (
         "Against the same tissue in the reference stain. Low MSE and ΔE (color difference) and high SSIM are good."
     )
-    return Table("How close the stains come", caption, (*columns, "verdict"), rows)
+    return Table("Distance from the reference stain", caption, (*columns, "verdict"), rows)
 
 
 def show_labs(labs: Sequence["DemoLab"]) -> list[Grid]:
@@ -80,13 +81,13 @@ def show_labs(labs: Sequence["DemoLab"]) -> list[Grid]:
     return [
         Grid(
             "Normalized",
-            "The lab's own stain, what was made of it, and the truth.",
+            "The lab's own stain, the normalized image, and the truth.",
             ("", "as stained", "normalized", "truth"),
             rows("images", "normalized", "truth"),
         ),
         Grid(
             "Restained",
-            "The other direction: reference-stained tissue, brought to each lab's style, and the truth.",
+            "The other direction: reference-stained tissue, restained in each lab's style, and the truth.",
             ("", "reference stain", "restained", "truth"),
             rows("truth", "restained", "images"),
         ),

@@ -32,11 +32,11 @@ class Way:
     name: str
     mode: Mode
     oracle: bool = False
-    """Whether all labs stain alike to begin with."""
+    """Whether all labs stain alike from the start."""
 
 
 FIRST = Way("bottlegan-normalize", "with BottleGAN, normalized", "normalize")
-"""The federation that is run first, and whose styles the others use."""
+"""The federation that runs first. The others use its styles."""
 WAYS = (
     Way("fedavgm", "FedAvgM alone", "plain"),
     FIRST,
@@ -47,7 +47,7 @@ WAYS = (
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of one way to train."""
+    """The result of one way to train."""
 
     key: str
     name: str
@@ -59,7 +59,7 @@ class Outcome:
 def train_together(
     labs: Sequence["StainedLab"], rounds: int, seed: int, folder: Path, progress: Progress
 ) -> list[Outcome]:
-    """Run a federation in every way; every other lab has labels, all are tested. Each is kept below `folder`."""
+    """Run a federation in every way. Every other lab has labels, and all are tested. Runs are kept below `folder`."""
     outcomes = {}
     for way in sorted(WAYS, key=lambda each: each != FIRST):
         config = FederationConfig(
@@ -83,8 +83,8 @@ def train_together(
     return [outcomes[way.key] for way in WAYS]
 
 
-def bring(given: "StainedLab", way: Way, labeled: bool) -> Holdings:
-    """Return what a lab brings to a federation: its last patch is tested on, the others are trained on."""
-    images = from_batch(given.truth if way.oracle else given.images)
-    both = [Labeled(image, mask.byte().numpy()) for image, mask in zip(images, given.epithelium, strict=True)]
+def bring(stained: "StainedLab", way: Way, labeled: bool) -> Holdings:
+    """Return a lab's holdings in a federation: its last patch for testing, the others for training."""
+    images = from_batch(stained.truth if way.oracle else stained.images)
+    both = [Labeled(image, mask.byte().numpy()) for image, mask in zip(images, stained.epithelium, strict=True)]
     return hold(images, both[:-1] if labeled else [], both[-1:])

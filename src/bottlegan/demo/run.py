@@ -1,7 +1,7 @@
 """The demo: the whole method on procedural tissue, in minutes and without any data.
 
-Several labs stain tissue each in its own way. In phase 1 each fits its style code, and all codes make one BottleGAN;
-in phase 2 the labs train one segmentation network, with and without it. Nobody shares a pixel.
+Several labs each stain tissue in their own way. In phase 1 each lab fits its style code, and all codes form one
+BottleGAN. In phase 2 the labs train one segmentation network, with and without it. Nobody shares a pixel.
 """
 
 import json
@@ -34,23 +34,23 @@ from bottlegan.stain.style import LABS, PAPER, REFERENCE, Style, draw_style
 
 @document
 class DemoConfig:
-    """How large the demo is."""
+    """The size of the demo."""
 
     labs: Annotated[int, Field(ge=2, le=1000)] = 6
     patches: Annotated[int, Field(ge=2, le=1000)] = 4
-    """Patches of each lab; the last one is tested on, the others are trained on."""
+    """Number of patches of each lab: the last one for testing, the others for training."""
     reference: Annotated[int, Field(ge=2, le=1000)] = 16
-    """Patches in the reference set."""
+    """Number of patches in the reference set."""
     size: Annotated[int, Field(ge=96, le=4096)] = 448
     """Side of a patch in pixels."""
     rounds: Count = 50
-    """Rounds of phase 2."""
+    """Number of rounds of phase 2."""
     seed: int = 0
 
 
 @dataclass(frozen=True)
 class StainedLab:
-    """What one lab has, and the truth that only a simulation knows."""
+    """The images of one lab, and the truth that only a simulation knows."""
 
     style: Style
     images: Tensor
@@ -63,16 +63,16 @@ class StainedLab:
 
 @dataclass(frozen=True)
 class DemoLab(StainedLab):
-    """The same, and what became of its images."""
+    """A lab with the results for its images."""
 
     normalized: Tensor
     restained: Tensor
-    """The truth, brought to the lab's style."""
+    """The truth, restained in the lab's style."""
     verdict: str
 
 
 def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) -> Path:
-    """Run the demo, write `report.html`, `labs.jpg`, `metrics.json` and the model into `out`; return the report."""
+    """Run the demo. Write `report.html`, `labs.jpg`, `metrics.json` and the model into `out`; return the report."""
     progress = progress or Silent()
     make_folder(out)
     tissue = draw_all(config, progress)
@@ -100,24 +100,24 @@ def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) ->
 
 
 def draw_all(config: DemoConfig, progress: Progress) -> list[Tissue]:
-    """Return tissue: first that of the reference set, then that of each lab."""
+    """Return the tissue of the reference set, then that of each lab."""
     indices = range(config.reference + config.labs * config.patches)
     tracked = progress.track(indices, "drawing tissue", len(indices))
     return [draw_tissue(config.seed, index, config.size) for index in tracked]
 
 
 def stain_lab(config: DemoConfig, k: int, tissue: list[Tissue]) -> StainedLab:
-    """Return what lab number k makes of its tissue."""
-    # Every other lab is one of the paper's, far from any real stain; the others differ as real labs do.
+    """Return lab number k with its stained tissue."""
+    # Every other lab has one of the paper's styles, far from any real stain; the others differ like real labs.
     variety = LABS if k % 2 == 0 else PAPER
     style = draw_style(numpy_stream(config.seed, "style", k), f"lab-{k + 1:02d}", variety)
     images = _scan(render(_concentrations(tissue), style, torch_stream(config.seed, "noise", k)))
     truth = _scan(render(_concentrations(tissue), REFERENCE))
-    return StainedLab(style, images, truth, torch.stack([each.epithelium for each in tissue]))
+    return StainedLab(style, images, truth, torch.stack([patch.epithelium for patch in tissue]))
 
 
 def show_lab(lab: StainedLab, model: BottleGAN, verdict: str) -> DemoLab:
-    """Return a lab with what the global BottleGAN makes of its images."""
+    """Return a lab with its images, normalized and restained by the global BottleGAN."""
     code = model.codes[lab.style.name]
     with torch.no_grad():
         normalized, restained = model.normalize(lab.images, code), model.restain(lab.truth, code)
@@ -125,7 +125,7 @@ def show_lab(lab: StainedLab, model: BottleGAN, verdict: str) -> DemoLab:
 
 
 def score_stains(lab: DemoLab) -> dict[str, float]:
-    """Return how far a lab's images are from the truth before and after normalization, and how well it restains."""
+    """Return scores of a lab's images against the truth, before and after normalization, and of its restaining."""
     before = compare_images(lab.images, lab.truth)
     after = compare_images(lab.normalized, lab.truth)
     restained = compare_images(lab.restained, lab.images)
@@ -148,9 +148,9 @@ def score_sets(labs: list[DemoLab], reference_set: Tensor) -> dict[str, Json]:
 
 
 def _concentrations(tissue: list[Tissue]) -> Tensor:
-    return torch.stack([each.concentration for each in tissue])
+    return torch.stack([patch.concentration for patch in tissue])
 
 
 def _scan(images: Tensor) -> Tensor:
-    """Round to the 256 levels that a scanner gives."""
+    """Round to the 256 levels of a scanner."""
     return from_levels(to_levels(images))

@@ -1,6 +1,6 @@
-"""Codes and the affine maps that they hold: a generator's linear layer writes the code's map as 12 numbers.
+"""Codes and the affine maps that they hold: a generator's linear layer turns a code into the 12 numbers of a map.
 
-A model is a network of torch or its weights as arrays of numpy; what comes out is of the same kind.
+A model is a torch network or its weights as NumPy arrays. Results have the same kind as the model.
 """
 
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from bottlegan.models.paradigms import StyleModel
 
 Array = Any
-"""Of numpy or of torch."""
+"""A NumPy array or a torch tensor."""
 
-UNUSED = 1e-4  # of the largest singular value: directions of the code that the linear layers take no notice of
+UNUSED = 1e-4  # share of the largest singular value below which the linear layers ignore a direction of the code
 
 
 class MapLayers(NamedTuple):
-    """The linear layers of the normalizer and the restainer, one below the other."""
+    """The linear layers of the normalizer and the restainer, stacked."""
 
     weight: Array
     """(24, K)."""
@@ -31,7 +31,7 @@ class MapLayers(NamedTuple):
 
 
 def find_layers(model: "ModelWeights | StyleModel") -> MapLayers:
-    """Return both linear layers; refuse a model without."""
+    """Return both linear layers; refuse a model without them."""
     ways = ("normalizer", "restainer")
     if isinstance(model, ModelWeights):
         parts = [model.part(f"{way}.linear.") for way in ways]
@@ -45,7 +45,7 @@ def find_layers(model: "ModelWeights | StyleModel") -> MapLayers:
 
 
 def encode_maps(model: "ModelWeights | StyleModel", maps: StyleMaps) -> Array:
-    """Return the codes (S, K) under which the linear layers of a model hold the maps; gradients of maps pass."""
+    """Return the codes (S, K) with which a model's linear layers produce the maps. Gradients pass through."""
     layers = find_layers(model)
     if not isinstance(layers.weight, np.ndarray):
         layers = MapLayers(layers.weight.detach(), layers.bias.detach())
@@ -54,37 +54,37 @@ def encode_maps(model: "ModelWeights | StyleModel", maps: StyleMaps) -> Array:
 
 
 def decode_maps(model: "ModelWeights | StyleModel", codes: Array) -> StyleMaps:
-    """Return the maps that the linear layers of a model hold under codes (S, K)."""
+    """Return the maps that a model's linear layers produce for codes (S, K)."""
     layers = find_layers(model)
     numbers = codes @ layers.weight.T + layers.bias
     return StyleMaps(_read_numbers(numbers[:, :12]), _read_numbers(numbers[:, 12:]))
 
 
 def relate_codes(model: "ModelWeights | StyleModel", code: Array, other: Array) -> Array:
-    """Return the code (K,) that normalizes as `code` does, but to the style of the code `other` instead."""
-    mine, theirs = (decode_maps(model, each[None]) for each in (code, other))
+    """Return the code (K,) that normalizes like `code`, but to the style of the code `other`."""
+    mine, theirs = (decode_maps(model, one_code[None]) for one_code in (code, other))
     return encode_maps(model, mine.relative_to(theirs))[0]
 
 
 def list_numbers(maps: StyleMaps) -> Array:
-    """Return the maps as the linear layers write them (S, 24): each the matrix beyond identity, and the bias."""
+    """Return the maps in the form of the linear layers (S, 24): for each, the matrix minus identity, and the bias."""
     xp = array_namespace(maps.normalize.matrix)
     parts = []
-    for each in maps:
-        beyond = each.matrix.mT - _identity(each.matrix)
-        parts += [xp.reshape(beyond, (-1, 9)), each.bias]
+    for one_map in maps:
+        beyond = one_map.matrix.mT - _identity(one_map.matrix)
+        parts += [xp.reshape(beyond, (-1, 9)), one_map.bias]
     return xp.astype(xp.concat(parts, axis=1), xp.float32)
 
 
 def read_reference(stains: Array, maps: Array) -> StyleMaps:
-    """Return the maps between a model's reference stain and the encoder's, as of a style; refuse a model without.
+    """Return the maps between a model's reference stain and the encoder's, like those of a style.
 
     Args:
-        stains: (2, 3) of the reference stain; 0 if nothing is known.
-        maps: (2, 4, 3) there and back: a matrix and a bias each.
+        stains: (2, 3) stains of the reference; 0 if unknown, and then an error is raised.
+        maps: (2, 4, 3) maps in both directions, each a matrix and a bias.
     """
     if not bool((stains != 0).any()):
-        raise InputError("this model knows nothing of its reference set, so it cannot learn a style; use another")
+        raise InputError("this model has no data on its reference set, so it cannot learn a style; use another model")
     there, back = (AffineMap(part[None, :3], part[None, 3]) for part in maps)
     return StyleMaps(there, back)
 

@@ -1,4 +1,4 @@
-"""What kinds of models there are: their forms, without the networks, for which torch would have to be imported."""
+"""The kinds of models and their forms. The networks are elsewhere, because they need torch."""
 
 from typing import Annotated, Literal
 
@@ -11,7 +11,7 @@ Statistics = Literal["frozen", "instance"]
 Paradigm = Literal["many-one-many", "many-many", "many-one", "many-one-one"]
 
 KNOWN_CODES = 4.0
-"""Largest number of a code that hidden layers see; codes have about unit variance."""
+"""Codes are clipped to this size before hidden layers; codes have about unit variance."""
 
 
 @document
@@ -19,20 +19,20 @@ class GeneratorConfig:
     """The form of a generator."""
 
     kind: Literal["pixel", "unet", "published"] = "pixel"
-    """`published`: as the authors' code has it, with norm by the image's own statistics in every layer, and no skip."""
+    """`published`: as in the authors' code, with instance norm in every layer and no skip."""
     width: Annotated[int, Field(ge=1, le=4096)] = 32
     """Channels of the hidden layers."""
     depth: Annotated[int, Field(ge=0, le=16)] = 2
-    """Hidden layers; with 0 of them the generator is the linear map alone."""
+    """Number of hidden layers; with 0 the generator is only the linear map."""
     statistics: Statistics = "frozen"
-    """`instance`: normalize each layer by the image's own statistics, as in the paper; `frozen`: do not."""
+    """`instance`: normalize each layer by the image's own statistics, as in the paper. `frozen`: do not."""
     skip: bool = True
-    """Whether there is a linear map of densities beside the layers."""
+    """Whether to add a linear map of densities to the layers."""
     mapping: Annotated[int, Field(ge=0, le=4096)] = 64
     """Width of the small network between code and layers; 0 for none."""
 
     def __post_init__(self) -> None:
-        """Check that something is left of it."""
+        """Check that the form is possible."""
         if self.kind == "published" and (self.skip or self.statistics != "instance" or not self.mapping):
             raise ConfigError("a published generator has no `skip`, instance `statistics`, and a `mapping`")
         if self.depth == 0 and not (self.skip and self.kind == "pixel"):
@@ -41,7 +41,7 @@ class GeneratorConfig:
 
 @document
 class ModelConfig:
-    """What kind of model it is."""
+    """The kind of a model."""
 
     paradigm: Paradigm = "many-one-many"
     code_size: Annotated[int, Field(ge=1, le=4096)] = 32

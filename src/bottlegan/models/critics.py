@@ -1,7 +1,7 @@
 """The critics: PatchGANs that score how real each part of an image is.
 
-By default neither normalizes its features: instance norm makes them nearly blind to color, which is all that matters
-here. The published ones do.
+By default neither normalizes its features: instance norm would make them nearly blind to color, which is what matters
+here. The published critics do.
 """
 
 from itertools import pairwise
@@ -21,22 +21,22 @@ class CriticConfig:
     """The form of both critics."""
 
     width: Annotated[int, Field(ge=1, le=1024)] = 32
-    """Channels of the first layer; each further one has twice as many."""
+    """Channels of the first layer; each further layer has twice as many."""
     depth: Annotated[int, Field(ge=1, le=8)] = 3
-    """Layers that halve the image."""
+    """Number of layers that halve the image."""
     published: bool = False
-    """As the authors' code has it: instance norm in every layer, and the last one reads features and code directly, of
-    which there are as many together as features alone without a code."""
+    """As in the authors' code: instance norm in every layer, and the last layer reads features and code directly.
+    Together these are as many numbers as the features alone without a code."""
 
 
 class Critic(nn.Module):
-    """Scores (N, 1, h, w), one a patch, of images (N, 3, H, W); `style_critic` if `code_size` is above 0.
+    """Scores (N, 1, h, w), one per patch, of images (N, 3, H, W). With `code_size` above 0 it is the `style_critic`.
 
     The code is concatenated to the output of the last downsampling layer, as in the paper.
     """
 
     def __init__(self, config: CriticConfig, code_size: int = 0) -> None:
-        """Build it."""
+        """Build the layers."""
         super().__init__()
         self.published = config.published
         widths = [3, *(config.width * 2**level for level in range(config.depth))]

@@ -1,4 +1,4 @@
-"""What a model file says of itself: one JSON document beside its tensors, checked before any of it is believed."""
+"""The document of a model file: JSON beside its tensors, checked before any of it is used."""
 
 import json
 import math
@@ -14,35 +14,35 @@ from bottlegan.models.config import ModelConfig
 from bottlegan.stain.style import Style
 
 FORMAT = 2
-"""The form of the document that this version reads and writes. Format 1 had other activations: it maps differently."""
+"""The format that this version reads and writes. Format 1 had other activations, so it maps differently."""
 KEY = "bottlegan"
-"""Where the document is in the metadata. There is no other key: safetensors writes several in random order."""
+"""Key of the document in the metadata. It is the only key, because safetensors writes several in random order."""
 
 NETWORK_KEY = "network"
-"""Where a network of phase 2 has its document instead, which `models.network_file` reads."""
+"""Key of the document of a phase 2 network instead, which `models.network_file` reads."""
 
 PRIOR = Path(__file__).with_name("prior.safetensors")
-"""The model shipped in the package, which knows any style once it is given its code; docs/model-card.md is about it."""
+"""The model shipped in the package. It handles any style, given its code. docs/model-card.md describes it."""
 
 Record = Mapping[str, str | int | float]
 
-# Far more than any model of ours has, and far less than would exhaust a machine before the tensors are compared.
+# Far more than any of our models has, and far less than would exhaust a machine before the tensors are checked.
 MAX_TEXT = 2**24
 MAX_STYLES = 100_000
 MAX_PAIRS = 1000
-"""Styles of a many-one-one model, which has two generators for each."""
+"""Most styles of a many-one-one model, which has two generators per style."""
 
 
 @document
 class ModelDocument:
-    """What a model file says about its tensors."""
+    """The description of a model file's tensors."""
 
     format: int
     model: ModelConfig
     styles: tuple[str, ...]
     """Names of the styles, in the order of their codes."""
     reference: Style | None = None
-    """The reference stain that the model normalizes to, where it is known."""
+    """The reference stain that the model normalizes to, if known."""
     encoder: int = 0
     """Width of the encoder that onboards labs; 0 if the model has none."""
     record: dict[str, str | int | float]
@@ -50,9 +50,9 @@ class ModelDocument:
 
 
 def read_text(text: str | None, path: Path) -> ModelDocument:
-    """Return the document that the model file `path` holds, checked."""
+    """Return the document of the model file `path`, checked."""
     if text is None:
-        raise ModelFileError(f"{path}: a safetensors file, but not of BottleGAN; give one that `bottlegan train` wrote")
+        raise ModelFileError(f"{path}: not a BottleGAN model; give a safetensors file that `bottlegan train` wrote")
     if len(text) > MAX_TEXT:
         raise ModelFileError(f"{path}: its document has {len(text)} characters, at most {MAX_TEXT} are read")
     try:
@@ -65,14 +65,14 @@ def read_text(text: str | None, path: Path) -> ModelDocument:
 
 
 def check_whole(text: str, path: Path) -> None:
-    """Refuse a file whose document has a checksum, as all have that are written now, if it does not fit."""
+    """Refuse a file whose document has a checksum that does not match. All files written now have one."""
     if f'"{CHECKSUM}"' in text and not is_whole(path.read_bytes()):
-        raise ModelFileError(f"{path}: is damaged: its checksum does not fit; copy or download it again")
+        raise ModelFileError(f"{path}: is damaged: its checksum does not match; copy or download it again")
 
 
 def check_document(values: Any, path: Path) -> ModelDocument:
-    """Return the document, with every key checked and every size that a model is built with bounded."""
-    # Before all else, because a newer document may have any other keys.
+    """Return the document after checking every key, and bounding every size that a model is built with."""
+    # Checked first, because a newer document may have other keys.
     found = values.get("format") if isinstance(values, dict) else None
     if type(found) is int and found > FORMAT:
         raise ModelFileError(
@@ -120,7 +120,7 @@ def _check_reference(stain: Style | None, path: Path) -> None:
 
 
 def check_name(name: str) -> None:
-    """Refuse a style's name that cannot be shown in one line or be part of a file's name."""
+    """Refuse a style's name that does not fit into one line or into a file name."""
     if not name.strip() or name in (".", "..") or len(name) > 200 or not name.isprintable() or set(name) & {"/", "\\"}:
         raise InputError(
             f"a style cannot be called {name[:80]!r}; use 1 to 200 printable characters without slashes or backslashes"
@@ -128,10 +128,10 @@ def check_name(name: str) -> None:
 
 
 def _short(value: int) -> str:
-    """Return an integer without the thousands of digits that it may have."""
+    """Return an integer, or only its number of digits if it is long."""
     return str(value) if abs(value) < 10**9 else f"a number of {math.floor(math.log10(abs(value))) + 1} digits"
 
 
 def one_line(text: str) -> str:
-    """Return text that a file had a hand in, fit for a terminal: one line, no control characters, not endless."""
+    """Return text from a file in a form safe for a terminal: one short line without control characters."""
     return "".join(character if character.isprintable() else "?" for character in text)[:600]

@@ -1,6 +1,6 @@
-"""A model as one `.safetensors` file: its tensors, and one JSON document that says what they are.
+"""A model as one `.safetensors` file: its tensors, and a JSON document that describes them.
 
-What a file holds is checked by `models.weights`, without torch, before any of it becomes a model.
+`models.weights` checks the content of a file, without torch, before any of it becomes a model.
 """
 
 from dataclasses import replace
@@ -21,13 +21,13 @@ from bottlegan.stain.style import Style
 def save_model(
     model: StyleModel, path: Path, record: Record = MappingProxyType({}), reference: Style | None = None
 ) -> None:
-    """Write a model to `path`, whole or not at all; the same arguments give the same bytes.
+    """Write a model to `path`, whole or not at all. The same arguments give the same bytes.
 
     Args:
-        model: Its weights must be finite and float32; its mode and device do not matter.
-        path: Where to; an older file is replaced.
-        record: How the model was trained: names, and strings or finite numbers.
-        reference: The reference stain that the model normalizes to, where it is known.
+        model: A model with finite float32 weights. Its mode and device do not matter.
+        path: The file to write; an existing file is replaced.
+        record: How the model was trained: names with strings or finite numbers.
+        reference: The reference stain that the model normalizes to, if known.
     """
     weights = to_weights(model)
     write_weights(replace(weights, document=replace(weights.document, record=dict(record), reference=reference)), path)
@@ -39,12 +39,12 @@ def encoder_width(model: StyleModel) -> int:
 
 
 def load_model(path: Path) -> StyleModel:
-    """Read a model, in evaluation mode on the CPU; it maps colors exactly as the one that was saved."""
+    """Read a model, in evaluation mode on the CPU. It maps colors exactly like the model that was saved."""
     return to_model(read_weights(path))
 
 
 def to_model(weights: ModelWeights) -> StyleModel:
-    """Return the model that has these weights, in evaluation mode on the CPU."""
+    """Return the model with these weights, in evaluation mode on the CPU."""
     model = build_empty(weights.document)
     tensors = {name: torch.from_numpy(array.copy()) for name, array in weights.arrays.items()}
     model.load_state_dict(tensors, strict=True, assign=True)
@@ -52,22 +52,22 @@ def to_model(weights: ModelWeights) -> StyleModel:
 
 
 def to_weights(model: StyleModel) -> ModelWeights:
-    """Return the weights of a model, copied."""
+    """Return a copy of the weights of a model."""
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
-    said = ModelDocument(
+    document = ModelDocument(
         format=FORMAT, model=model.config, styles=tuple(model.codes.names), encoder=encoder_width(model), record={}
     )
-    return ModelWeights(said, arrays)
+    return ModelWeights(document, arrays)
 
 
-def build_empty(said: ModelDocument) -> StyleModel:
-    """Return a model of the form that a document says, without memory for its tensors."""
-    # Not drawn without memory: for that, torch would import all of its compiler.
-    codes = StyleCodes([], said.model.code_size, torch.Generator())
+def build_empty(document: ModelDocument) -> StyleModel:
+    """Return a model of the form that a document describes, with uninitialized tensors."""
+    # Not on the meta device: for that, torch would import all of its compiler.
+    codes = StyleCodes([], document.model.code_size, torch.Generator())
     with torch.device("meta"):
-        codes.names = list(said.styles)
-        codes.table = nn.Parameter(torch.empty(len(said.styles), said.model.code_size))
-        model = PARADIGMS[said.model.paradigm](said.model, codes)
-        if isinstance(model, BottleGAN) and said.encoder:
-            model.encoder = StyleEncoder(torch.empty(2, 3), said.encoder)
+        codes.names = list(document.styles)
+        codes.table = nn.Parameter(torch.empty(len(document.styles), document.model.code_size))
+        model = PARADIGMS[document.model.paradigm](document.model, codes)
+        if isinstance(model, BottleGAN) and document.encoder:
+            model.encoder = StyleEncoder(torch.empty(2, 3), document.encoder)
     return model

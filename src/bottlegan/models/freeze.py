@@ -1,7 +1,7 @@
-"""A model's generator under one code, frozen into a map of colors: the step from a network to the kernel.
+"""Freezing a model's generator under one code into a map of colors: the step from a network to the kernel.
 
-All that depends on the code alone is worked out once, in double precision, each sum exactly rounded, so that the map
-that comes out has the same bits on every machine.
+Everything that depends only on the code is computed once, in double precision, with each sum exactly rounded. The
+resulting map is therefore identical to the bit on every machine.
 """
 
 import math
@@ -25,28 +25,28 @@ Numbers = list[float]
 
 
 def maps_colors(config: GeneratorConfig) -> bool:
-    """Return whether generators of this form map a pixel by nothing but its own color, without exponentials."""
+    """Return whether generators of this form map a pixel only by its own color, without exponentials."""
     return config.kind == "pixel" and config.statistics == "frozen" and config.skip
 
 
 def freeze(model: ModelWeights, code: Sequence[float] | Floats, direction: Direction) -> ColorNetwork:
-    """Return what a model makes of colors under a code (K,), in one direction; it leaves nothing as it is."""
+    """Return a model's map of colors under a code (K,), in one direction. It maps ink, too."""
     form = model.document.model.generator
     if not maps_colors(form):
         raise InputError(
-            "this model is no map of colors: it looks at more than one pixel, or has no linear part; "
+            "this model is not a map of colors: it uses more than one pixel, or has no linear part; "
             "use a model of pixel generators with frozen statistics and `skip`"
         )
-    name, told = choose_generator(model, [float(number) for number in code], direction)
+    name, numbers_of_style = choose_generator(model, [float(number) for number in code], direction)
     weights = model.part(f"{name}.")
-    numbers = linear(weights, "linear", told)
+    numbers = linear(weights, "linear", numbers_of_style)
     matrix = [[numbers[3 * after + before] + (before == after) for after in range(3)] for before in range(3)]
     network = ColorNetwork(np.array(matrix, np.float32), np.array(numbers[9:], np.float32))
-    return add_layers(network, weights, form, told) if form.depth else network
+    return add_layers(network, weights, form, numbers_of_style) if form.depth else network
 
 
 def choose_generator(model: ModelWeights, code: Numbers, direction: Direction) -> tuple[str, Numbers]:
-    """Return the name of the generator that goes in a direction, and what it is told of the style."""
+    """Return the name of the generator for a direction, and the numbers that tell it the style."""
     there = direction == "normalize"
     match model.document.model.paradigm:
         case "many-one-many":
@@ -61,10 +61,10 @@ def choose_generator(model: ModelWeights, code: Numbers, direction: Direction) -
 
 
 def add_layers(
-    network: ColorNetwork, weights: Mapping[str, Floats], form: GeneratorConfig, told: Numbers
+    network: ColorNetwork, weights: Mapping[str, Floats], form: GeneratorConfig, numbers_of_style: Numbers
 ) -> ColorNetwork:
-    """Return the network with its hidden layers, whose scales and shifts the code decides."""
-    mapped = [min(max(number, -KNOWN_CODES), KNOWN_CODES) for number in told]
+    """Return the network with its hidden layers, whose scales and shifts depend on the code."""
+    mapped = [min(max(number, -KNOWN_CODES), KNOWN_CODES) for number in numbers_of_style]
     if "mapping.0.weight" in weights:
         for index in (0, 2):
             mapped = [max(number, 0.0) for number in linear(weights, f"mapping.{index}", mapped)]
@@ -82,17 +82,17 @@ def add_layers(
 
 
 def linear(weights: Mapping[str, Floats], name: str, values: Numbers) -> Numbers:
-    """Return the numbers that a layer makes of others, each sum rounded once."""
+    """Return the output of a layer, with each sum rounded once."""
     rows, bias = weights[f"{name}.weight"].tolist(), weights[f"{name}.bias"].tolist()
     return [math.fsum([*map(mul, row, values), add]) for row, add in zip(rows, bias, strict=True)]
 
 
 def describe_ink(model: ModelWeights, code: Floats, direction: Direction) -> Ink | None:
-    """Return what tells pen from the tissue that is mapped; None where it cannot be told.
+    """Return the data that distinguishes pen from the mapped tissue, or None if there is none.
 
-    That is so for a model that knows no reference stain, and for images whose glass is dark.
+    There is none for a model without a reference stain, and for images with dark glass.
 
-    What glass and stains look like in a style, the network says itself, by restaining those of the reference.
+    The network itself provides the glass and stains of a style, by restaining those of the reference.
     """
     stains = model.arrays["reference.stains"]
     if not stains.any():
@@ -107,13 +107,13 @@ def describe_ink(model: ModelWeights, code: Floats, direction: Direction) -> Ink
 def make_map(
     model: ModelWeights, code: Floats, direction: Direction, *, everything: bool = False, remembers: bool = True
 ) -> ColorMap:
-    """Return the map of colors of a style in one direction: the one that every caller gets.
+    """Return the map of colors of a style in one direction. Every caller gets this map.
 
     Args:
-        model: Whose generators map each pixel by itself.
-        code: (K,) of the style.
+        model: A model whose generators map each pixel by itself.
+        code: (K,) code of the style.
         direction: From the style to the reference stain, or back.
-        everything: Map pen as well; else it is left as it is.
+        everything: Map pen marks, too. Otherwise they stay unchanged.
         remembers: Whether to look up colors that were seen before.
     """
     network = freeze(model, code, direction)

@@ -1,4 +1,4 @@
-"""Which tensors a model has, and of which shapes: known from its document alone, before anything of it is read."""
+"""The tensors of a model and their shapes. They follow from its document, before anything else is read."""
 
 from bottlegan.models.config import GeneratorConfig
 from bottlegan.models.document import ModelDocument
@@ -9,11 +9,11 @@ Shapes = dict[str, tuple[int, ...]]
 FINDER_WIDTH = 32
 
 
-def list_shapes(said: ModelDocument) -> Shapes:
+def list_shapes(document: ModelDocument) -> Shapes:
     """Return the shape of each tensor of the model that a document describes."""
-    config, styles = said.model, len(said.styles)
+    config, styles = document.model, len(document.styles)
     if config.generator.kind != "pixel":
-        return _ask_torch(said)
+        return _ask_torch(document)
     shapes: Shapes = {
         "codes.table": (styles, config.code_size),
         "reference.stains": (2, 3),
@@ -30,7 +30,7 @@ def list_shapes(said: ModelDocument) -> Shapes:
             generators = {f"{way}.{row}": 1 for way in ("normalizers", "restainers") for row in range(styles)}
     for name, size in generators.items():
         shapes |= _under(name, list_generator(config.generator, size))
-    return shapes | (_under("encoder", list_encoder(said.encoder)) if said.encoder else {})
+    return shapes | (_under("encoder", list_encoder(document.encoder)) if document.encoder else {})
 
 
 def list_generator(config: GeneratorConfig, code_size: int) -> Shapes:
@@ -87,8 +87,8 @@ def _under(name: str, shapes: Shapes) -> Shapes:
     return {f"{name}.{key}": shape for key, shape in shapes.items()}
 
 
-def _ask_torch(said: ModelDocument) -> Shapes:
+def _ask_torch(document: ModelDocument) -> Shapes:
     """Return the shapes of a model whose generators only torch can run anyway."""
     from bottlegan.models.files import build_empty  # noqa: PLC0415 - it imports torch
 
-    return {name: tuple(tensor.shape) for name, tensor in build_empty(said).state_dict().items()}
+    return {name: tuple(tensor.shape) for name, tensor in build_empty(document).state_dict().items()}

@@ -1,7 +1,7 @@
-"""A trained network as one `.safetensors` file: its tensors, and one JSON document that says what it is and needs.
+"""A trained network as one `.safetensors` file: its tensors, and a JSON document that says what it is and needs.
 
-A file comes from anywhere, so nothing in it is believed. The document is checked first; a factory that nobody allowed
-is not called; and one that was allowed may take no more memory than the tensors in the file do.
+A file may come from anywhere, so nothing in it is trusted. The document is checked first. A factory that nobody allowed
+is not called, and an allowed one may take no more memory than the tensors in the file.
 """
 
 import hashlib
@@ -31,17 +31,17 @@ Mode = Literal["plain", "normalize", "restain"]
 FORMAT = 1
 LARGEST_CROP = 4096
 TRIED = 512
-"""Side of the image that a network of a file is tried on, at most: what it claims to be trained on may be any size."""
+"""Largest side of the image that a network from a file is tried on. The crop size in the file may be anything."""
 COLDEST, HOTTEST = 0.05, 20.0
-"""Temperatures that a file may have."""
+"""Range of temperatures that a file may have."""
 DIGEST = 64  # hexadecimal digits of a SHA-256
 ENOUGH = 0.5
-"""Share of a network's tensors that a file must have to be what it starts from."""
+"""Least share of a network's tensors that a file must have to be a starting point."""
 
 
 @document
 class NetworkDocument:
-    """What a network's file says of it."""
+    """The description of a network in its file."""
 
     format: int = FORMAT
     task: Task
@@ -49,13 +49,13 @@ class NetworkDocument:
     crop: int
     """Side of the crops that it was trained on."""
     mode: Mode
-    """In mode normalize it wants images in the reference stain; else as they are."""
+    """In mode `normalize` it needs images in the reference stain; otherwise any stain."""
     model: str = ""
-    """Hash of the model that brings images there: see `digest_model`; empty if it wants none."""
+    """Hash of the model that normalizes its images (see `digest_model`); empty if it needs none."""
     temperature: float = 1.0
-    """What logits are divided by to make probabilities honest."""
+    """Logits are divided by this to calibrate the probabilities."""
     scores: dict[str, float]
-    """Over all labs' test images, at temperature 1, where they were scored."""
+    """Scores over all labs' test images at temperature 1, if it was scored."""
     weights: str
     """Hash of its tensors."""
     record: dict[str, str | int | float]
@@ -73,83 +73,86 @@ class NetworkDocument:
             raise ConfigError("scores must be finite")
 
 
-def save_network(path: Path, weights: Mapping[str, Tensor], said: NetworkDocument) -> None:
-    """Write a network to `path`, whole or not at all; the same arguments give the same bytes.
+def save_network(path: Path, weights: Mapping[str, Tensor], document: NetworkDocument) -> None:
+    """Write a network to `path`, whole or not at all. The same arguments give the same bytes.
 
     Args:
-        path: Where to; an older file is replaced.
+        path: The file to write; an existing file is replaced.
         weights: Its tensors, as they are exchanged.
-        said: What it is; the hash of its tensors is set here.
+        document: Its description. The hash of its tensors is set here.
     """
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in weights.items()}
     _check_tensors(tensors, path)
-    values = {CHECKSUM: BLANK, **to_values(replace(said, weights=digest_weights(tensors)))}
+    values = {CHECKSUM: BLANK, **to_values(replace(document, weights=digest_weights(tensors)))}
     text = json.dumps(values, sort_keys=True, allow_nan=False)
     with replacing(path, durable=True) as temporary:
         temporary.write_bytes(stamp(save(tensors, {NETWORK_KEY: text})))
 
 
 def read_network_document(path: Path) -> NetworkDocument:
-    """Read what a network's file says of it, checked, without its tensors."""
+    """Read the description in a network's file, checked, without its tensors."""
     with _open(path) as file:
-        said = _read_document(file, path)
+        document = _read_document(file, path)
         check_whole(file.metadata()[NETWORK_KEY], path)
-    return said
+    return document
 
 
 def load_network(path: Path, allowed: Collection[str] = ()) -> tuple[Built, NetworkDocument]:
-    """Read a network, in evaluation mode, and what its file says of it; all of it is checked.
+    """Read a network, in evaluation mode, and its description. Everything is checked.
 
     Args:
         path: The file.
-        allowed: Factories that may be called, besides our own: `package.module:function`.
+        allowed: Factories that may be called besides our own, as `package.module:function`.
     """
     with _open(path) as file:
-        said, text = _read_document(file, path), file.metadata()[NETWORK_KEY]
+        document, text = _read_document(file, path), file.metadata()[NETWORK_KEY]
         weights: Weights = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118 - no dictionary
     _check_tensors(weights, path)
-    if digest_weights(weights) != said.weights:
-        raise ModelFileError(f"{path}: its tensors are not those that its hash was made of; copy or download it again")
+    if digest_weights(weights) != document.weights:
+        raise ModelFileError(f"{path}: its tensors do not match their hash; copy or download it again")
     try:
         check_allowed(
-            said.network, said.task, allowed, "allow it, if you trust it, with --allow, or allowed= in Python"
+            document.network, document.task, allowed, "if you trust it, allow it with --allow, or allowed= in Python"
         )
         budget = sum(tensor.numel() for tensor in weights.values())
-        built = build_network(said.network, said.task, torch.Generator(), crop=min(said.crop, TRIED), budget=budget)
+        built = build_network(
+            document.network, document.task, torch.Generator(), crop=min(document.crop, TRIED), budget=budget
+        )
     except ConfigError as error:
         raise ModelFileError(one_line(f"{path}: {error}")) from None
     try:
         load_weights(built.network, weights)
     except RuntimeError as error:
         raise ModelFileError(
-            one_line(f"{path}: its tensors are not those of its network ({' '.join(str(error).split())})")
+            one_line(f"{path}: its tensors do not match its network ({' '.join(str(error).split())})")
         ) from None
-    # Last, because all else says better what is wrong with a file that was made so.
+    # Last, because the other checks give clearer errors.
     check_whole(text, path)
     built.network.eval().requires_grad_(False)
-    return built, said
+    return built, document
 
 
 def read_start(path: Path, weights: Mapping[str, Tensor]) -> tuple[Weights, list[str]]:
-    """Return what a network begins with: tensors of a file where names and shapes fit, else its own; and those.
+    """Return the initial tensors of a network, and the names of those that the file does not provide.
 
-    So a pretrained network can be fine-tuned for other classes: its last layer is then new.
+    Tensors come from the file where names and shapes match. So a pretrained network can be fine-tuned for other
+    classes: its last layer is then new.
 
     Args:
-        path: Any safetensors file with the network's tensors: of a federation, or exported from elsewhere.
+        path: Any safetensors file with the network's tensors, from a federation or exported from elsewhere.
         weights: The network's own tensors, newly drawn.
     """
     with _open(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - no dictionary
         fits = [name for name in weights if name in slices and slices[name].get_shape() == list(weights[name].shape)]
-        found = {name: file.get_tensor(name).to(torch.float32) for name in fits}
-    _check_tensors(found, path)
-    if len(found) < ENOUGH * len(weights):
+        tensors = {name: file.get_tensor(name).to(torch.float32) for name in fits}
+    _check_tensors(tensors, path)
+    if len(tensors) < ENOUGH * len(weights):
         raise ModelFileError(
-            f"{path}: has {len(found)} of the network's {len(weights)} tensors; give weights of the same factory and "
+            f"{path}: has {len(tensors)} of the network's {len(weights)} tensors; give weights of the same factory and "
             "arguments"
         )
-    return {**weights, **found}, [name for name in weights if name not in found]
+    return {**weights, **tensors}, [name for name in weights if name not in tensors]
 
 
 def digest_weights(weights: Mapping[str, Tensor]) -> str:
@@ -162,7 +165,7 @@ def digest_weights(weights: Mapping[str, Tensor]) -> str:
 
 
 def digest_model(model: ModelWeights) -> str:
-    """Return the hash of what brings images to the reference stain: all of a BottleGAN but the styles it knows."""
+    """Return the hash of the parts of a BottleGAN that normalize images: everything except the styles it knows."""
     sha = hashlib.sha256()
     for name, array in sorted(model.arrays.items()):
         if not name.startswith(("codes.", "encoder.")):
@@ -172,7 +175,7 @@ def digest_model(model: ModelWeights) -> str:
 
 
 def _open(path: Path) -> Any:
-    """Open a safetensors file; that checks that its tensors are as long as the file."""
+    """Open a safetensors file. This checks that the lengths of its tensors match that of the file."""
     if not path.exists():
         raise MissingError(f"{path}: there is no such network file; check the path")
     if not path.is_file():
@@ -197,8 +200,8 @@ def _read_document(file: Any, path: Path) -> NetworkDocument:
             values.pop(CHECKSUM, None)
         return parse(NetworkDocument, values, str(path))
     except (ValueError, RecursionError) as error:
-        said = error if isinstance(error, InputError) else f"{path}: its document is not JSON ({error})"
-        raise ModelFileError(one_line(str(said))) from None
+        message = error if isinstance(error, InputError) else f"{path}: its document is not JSON ({error})"
+        raise ModelFileError(one_line(str(message))) from None
 
 
 def _check_tensors(weights: Mapping[str, Tensor], path: Path) -> None:

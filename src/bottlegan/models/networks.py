@@ -1,8 +1,8 @@
-"""Networks of phase 2, any that a function can build: ours, MONAI's, the user's own package's.
+"""Networks of phase 2: any network that a function builds, ours, MONAI's, or that of a user's own package.
 
-A factory is named `package.module:function` and called with keyword arguments from a configuration. Because that runs
-code, it must be one of ours, or be allowed by whoever runs it. Because the arguments may come from elsewhere, nothing
-is allocated beyond a budget, and what was built is tried before it is used.
+A factory is named `package.module:function` and called with keyword arguments from a configuration. This runs code, so
+it must be one of our factories, or the user must allow it. The arguments may come from elsewhere, so nothing is
+allocated beyond a budget, and the network is tried before it is used.
 """
 
 import importlib
@@ -25,26 +25,26 @@ Argument = Scalar | list[Scalar] | list[list[Scalar]] | dict[str, Scalar]
 Weights = dict[str, Tensor]
 
 OWN = {"segmentation": "bottlegan.models.segmenter:unet", "classification": "bottlegan.models.segmenter:classifier"}
-"""Our own factories, which need nobody's permission."""
+"""Our own factories, which need no permission."""
 MULTIPLE = 32
-"""What sides of images are padded to a multiple of, for networks for segmentation that are not ours."""
+"""For custom segmentation networks, sides of images are padded to a multiple of this."""
 BUDGET = 2**29
-"""Numbers that a new network may have: 2 GiB."""
+"""Most numbers of a new network: 2 GiB."""
 SLACK = 2**22
-"""Numbers that building a network may take beside its weights: constants, and weights that are made twice."""
+"""Additional numbers that building a network may take: constants, and weights that are made twice."""
 MOST_TENSORS = 100_000
 
 
 @document
 class NetworkConfig:
-    """Which network: who builds it, and with what."""
+    """The choice of a network: its factory and arguments."""
 
     factory: str = ""
-    """`package.module:function`; by default, our own of the task."""
+    """`package.module:function`; by default, our own factory for the task."""
     arguments: dict[str, Argument] | None = None
-    """Keyword arguments of the factory. One that takes `classes` gets their number, if it is not given."""
+    """Keyword arguments of the factory. If it takes `classes` and none is given, it gets their number."""
     multiple: int | None = None
-    """What sides of images are padded to a multiple of; by default 32 for segmentation, if the network is not ours."""
+    """Sides of images are padded to a multiple of this; by default 32 for custom segmentation networks."""
 
     def __post_init__(self) -> None:
         """Check the name."""
@@ -56,23 +56,23 @@ class NetworkConfig:
 
 
 def name_factory(config: NetworkConfig, task: Task) -> str:
-    """Return the name of the factory: the one given, or our own of the task."""
+    """Return the name of the configured factory, or of our own for the task."""
     return config.factory or OWN[task.kind]
 
 
 def check_allowed(config: NetworkConfig, task: Task, allowed: Collection[str], remedy: str) -> None:
-    """Refuse a factory that is neither ours nor allowed."""
+    """Refuse a factory that is neither our own nor allowed."""
     factory = name_factory(config, task)
     if factory not in OWN.values() and factory not in allowed:
         raise ConfigError(f"the network's factory {factory} is not allowed here; {remedy}")
 
 
 class Built(NamedTuple):
-    """A network that was tried, and how to use it."""
+    """A tested network, and how to use it."""
 
     network: nn.Module
     multiple: int
-    """What sides of images are padded to a multiple of."""
+    """Sides of images are padded to a multiple of this."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return logits (N, K, H, W) or (N, K) of images (N, 3, H, W); K is at least 2."""
@@ -86,11 +86,11 @@ def build_network(
 
     Args:
         config: Its factory must be allowed: see `check_allowed`.
-        task: What it is to tell.
-        random: Where its weights come from.
+        task: The task of the network.
+        random: Generator of its weights.
         crop: Side of the images that it is trained on.
-        budget: Numbers that it may have.
-        tried: Whether to try it; where the same was tried before, that need not be.
+        budget: Most numbers that it may have.
+        tried: Whether to try it. This is not necessary if the same network was tried before.
     """
     factory = name_factory(config, task)
     make, arguments = find_factory(factory), dict(config.arguments or {})
@@ -102,7 +102,7 @@ def build_network(
     except ConfigError:
         raise
     except Exception as error:
-        raise ConfigError(f"network: {factory} cannot build one of these arguments ({_brief(error)})") from None
+        raise ConfigError(f"network: {factory} fails with these arguments ({_brief(error)})") from None
     if not isinstance(network, nn.Module):
         raise ConfigError(f"network: {factory} returns a {type(network).__name__}; it must return a torch nn.Module")
     own = factory in OWN.values() or task.kind == "classification"
@@ -113,22 +113,22 @@ def build_network(
 
 
 def find_factory(factory: str) -> Callable[..., Any]:
-    """Return the function that is called `package.module:function`; this runs its module."""
+    """Return the function named `package.module:function`. This runs its module."""
     module, _, name = factory.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name, None)
+        function = getattr(importlib.import_module(module), name, None)
     except Exception as error:
         raise ConfigError(
             f"network: {module} of the factory {factory} cannot be imported ({_brief(error)}); install it here, or "
             "correct its name"
         ) from None
-    if not callable(found):
+    if not callable(function):
         raise ConfigError(f"network: {module} has no function {name}; correct the factory {factory}")
-    return found
+    return function
 
 
 def forward(network: nn.Module, images: Tensor, multiple: int) -> Tensor:
-    """Return what a network says of images (N, 3, H, W), continued by their edge to sides it can take."""
+    """Return a network's output for images (N, 3, H, W), padded with their edges to sides that it accepts."""
     height, width = images.shape[-2:]
     right, bottom = -width % multiple, -height % multiple
     if right or bottom:
@@ -138,34 +138,34 @@ def forward(network: nn.Module, images: Tensor, multiple: int) -> Tensor:
 
 
 def to_classes(logits: Tensor) -> Tensor:
-    """Return logits (N, K, ...) of K classes, at least 2: one logit is that of the second, beside 0 for the first."""
+    """Return logits (N, K, ...) of K >= 2 classes. A single logit is that of the second class; the first gets 0."""
     return torch.cat([torch.zeros_like(logits), logits], dim=1) if logits.shape[1] == 1 else logits
 
 
 def exchanged(network: nn.Module) -> Weights:
-    """Return the tensors that labs send each other: all but counters, such as batch norm's number of batches."""
+    """Return the tensors that labs exchange: all except counters, such as batch norm's number of batches."""
     return {name: t.detach() for name, t in network.state_dict().items() if t.is_floating_point()}
 
 
 def load_weights(network: nn.Module, weights: Mapping[str, Tensor]) -> None:
-    """Give a network its exchanged tensors; counters stay as they are."""
+    """Load exchanged tensors into a network. Counters stay unchanged."""
     network.load_state_dict({**network.state_dict(), **weights}, strict=True)
 
 
 def list_statistics(network: nn.Module) -> frozenset[str]:
-    """Return the exchanged tensors that no gradient changes, such as batch norm's means: servers only average them."""
+    """Return the exchanged tensors without gradients, such as batch norm's means. Servers only average them."""
     return frozenset(exchanged(network)) - {name for name, _ in network.named_parameters()}
 
 
 def list_normalization(network: nn.Module) -> frozenset[str]:
-    """Return the exchanged tensors that belong to layers of normalization, which FedBN keeps local."""
+    """Return the exchanged tensors of normalization layers, which FedBN keeps local."""
     kinds = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
     layers = [name for name, module in network.named_modules() if isinstance(module, kinds)]
     return frozenset(key for key in exchanged(network) if key.rpartition(".")[0] in layers)
 
 
 class _Budget(TorchFunctionMode):
-    """Stops a factory before it allocates more than a budget: arguments from elsewhere may ask for any size."""
+    """Stops a factory before it allocates more than a budget, because arguments from elsewhere may request any size."""
 
     def __init__(self, factory: str, numbers: int) -> None:
         super().__init__()
@@ -175,16 +175,16 @@ class _Budget(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if made := _count(func, args, kwargs):
-            self.left, self.tensors = self.left - made, self.tensors + 1
-        # Only what makes a tensor is refused: on its way out, an error passes calls that put torch's state back.
-        if made and (self.left < 0 or self.tensors > MOST_TENSORS):
-            raise ConfigError(f"network: {self.factory} would build a far larger network of these arguments")
+        if numbers := _count(func, args, kwargs):
+            self.left, self.tensors = self.left - numbers, self.tensors + 1
+        # Only calls that make tensors are refused: on its way out, the error passes calls that restore torch's state.
+        if numbers and (self.left < 0 or self.tensors > MOST_TENSORS):
+            raise ConfigError(f"network: {self.factory} would build a far larger network with these arguments")
         return func(*args, **kwargs)
 
 
 def _count(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
-    """Return how many numbers a function of torch makes, if it makes a tensor of a given size; else 0."""
+    """Return how many numbers a torch function allocates if it makes a tensor of a given size; otherwise 0."""
     size = kwargs.get("size", args[0] if args else ())
     if isinstance(size, list | tuple):
         sides = list(size)
@@ -206,7 +206,7 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 @torch.no_grad()
 def _try(built: Built, factory: str, task: Task, crop: int) -> None:
-    """Refuse a network whose logits do not fit the task, on one image of a crop's size."""
+    """Refuse a network whose logits do not fit the task, by trying it on one image of the crop size."""
     was = built.network.training
     try:
         logits = forward(built.network.eval(), torch.zeros(1, 3, crop, crop), built.multiple)
@@ -229,5 +229,5 @@ def _try(built: Built, factory: str, task: Task, crop: int) -> None:
 
 
 def _brief(error: Exception) -> str:
-    """Return an error of somebody else's code in part of a line."""
+    """Return an error of foreign code, shortened to part of a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

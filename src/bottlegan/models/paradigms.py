@@ -1,9 +1,9 @@
-"""How generators are combined to go from any style to the reference stain and on to any other style.
+"""Combinations of generators that map any style to the reference stain, and the reference stain to any style.
 
 | paradigm | normalize(x, e) | restain(c, e) |
 | --- | --- | --- |
 | many-one-many: BottleGAN | G_n(x given e) | G_r(c given e) |
-| many-many: one generator, told where to go (as StarGAN) | G(x given e_ref) | G(c given e) |
+| many-many: one generator, told the target (as StarGAN) | G(x given e_ref) | G(c given e) |
 | many-one: one generator for both directions | G(x given e, there) | G(c given e, back) |
 | many-one-one: a pair of generators for each style (as StainGAN) | G_n^e(x) | G_r^e(c) |
 """
@@ -31,27 +31,27 @@ class StyleModel(nn.Module, ABC):
     """A network that normalizes and restains, and the codes of the styles it knows."""
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
-        """Hold what all paradigms have."""
+        """Keep what all paradigms share."""
         super().__init__()
         self.config, self.codes, self.reference = config, codes, ReferenceStain()
 
     @abstractmethod
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
-        """Return images (N, 3, H, W) in the reference stain, given their styles' codes (N, K) or one code (K,)."""
+        """Return images (N, 3, H, W) in the reference stain, for the codes (N, K) of their styles or one code (K,)."""
 
     @abstractmethod
     def restain(self, images: Tensor, code: Tensor) -> Tensor:
         """Return reference-stained images (N, 3, H, W) in the styles of the codes (N, K) or of one code (K,)."""
 
     def save(self, path: str | Path) -> None:
-        """Write the model to one `.safetensors` file; `models.files.save_model` also takes a training record."""
+        """Write the model to a `.safetensors` file. `models.files.save_model` also takes a training record."""
         from bottlegan.models.files import save_model  # noqa: PLC0415 - files.py builds the models defined here
 
         save_model(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read a model of this paradigm, or of any if called on `StyleModel`, from a file; it is checked first."""
+        """Read and check a model of this paradigm, or of any paradigm if called on `StyleModel`."""
         from bottlegan.models.files import load_model  # noqa: PLC0415 - files.py builds the models defined here
 
         model = load_model(Path(path))
@@ -69,13 +69,13 @@ class StyleModel(nn.Module, ABC):
 
 
 class BottleGAN(StyleModel):
-    """Many-One-Many: two generators, both told the style."""
+    """Many-One-Many: two generators, both conditioned on the style."""
 
     encoder: StyleEncoder | None
-    """What onboards labs; a model without one uses that of the shipped prior."""
+    """Encoder that onboards labs. A model without one uses that of the shipped prior."""
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
-        """Build both generators around the given codes."""
+        """Build both generators for these codes."""
         super().__init__(config, codes)
         self.normalizer = build_generator(config.generator, config.code_size)
         self.restainer = build_generator(config.generator, config.code_size)
@@ -91,16 +91,16 @@ class BottleGAN(StyleModel):
 
 
 class ManyToMany(StyleModel):
-    """Many-Many: one generator, told the style to go to, for which the reference stain has a code as well."""
+    """Many-Many: one generator, conditioned on the target style. The reference stain has a code, too."""
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
-        """Build the generator around the given codes."""
+        """Build the generator for these codes."""
         super().__init__(config, codes)
         self.generator = build_generator(config.generator, config.code_size)
         self.reference_code = nn.Parameter(torch.zeros(config.code_size))
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
-        """Return images in the reference stain; where they come from is for the generator to see."""
+        """Return images in the reference stain. The generator must recognize their style by itself."""
         return self.generator(images, _for_each(images, self.reference_code))
 
     def restain(self, images: Tensor, code: Tensor) -> Tensor:
@@ -109,10 +109,10 @@ class ManyToMany(StyleModel):
 
 
 class ManyToOne(StyleModel):
-    """Many-One: one generator for both directions, told the style and the direction."""
+    """Many-One: one generator for both directions, conditioned on the style and the direction."""
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
-        """Build the generator around the given codes."""
+        """Build the generator for these codes."""
         super().__init__(config, codes)
         self.generator = build_generator(config.generator, config.code_size + 1)
 
@@ -126,10 +126,10 @@ class ManyToOne(StyleModel):
 
 
 class OneToOne(StyleModel):
-    """Many-One-One: a pair of generators of its own for each style. A code only says which."""
+    """Many-One-One: a separate pair of generators for each style. A code only selects the pair."""
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
-        """Build the pairs; the codes become rows of the unit matrix, and are not trained."""
+        """Build the pairs. The codes become rows of the unit matrix and are not trained."""
         super().__init__(config, codes)
         codes.table = nn.Parameter(torch.eye(len(codes), config.code_size), requires_grad=False)
         self.normalizers = nn.ModuleList(build_generator(config.generator, 1) for _ in codes.names)
@@ -144,7 +144,7 @@ class OneToOne(StyleModel):
         return self._each(self.restainers, images, _for_each(images, code))
 
     def _each(self, generators: nn.ModuleList, images: Tensor, code: Tensor) -> Tensor:
-        constant = code.new_ones(1, 1)  # not 0, which no gradient passes: weights behind it would never be trained
+        constant = code.new_ones(1, 1)  # not 0: no gradient would pass, and the weights after it would never be trained
         rows = code.argmax(dim=1).tolist()
         return torch.cat([generators[row](image[None], constant) for row, image in zip(rows, images, strict=True)])
 
@@ -167,9 +167,9 @@ def build_model(config: ModelConfig, names: Sequence[str], random: torch.Generat
 
 @contextmanager
 def drawing_from(random: torch.Generator) -> Iterator[None]:
-    """Let layers be initialized from `random`: torch uses its global generator, whose state is given back."""
+    """Initialize layers from `random`. torch uses its global generator, whose state is restored afterwards."""
     with torch.random.fork_rng(devices=[]):
-        # Not torch.manual_seed, which would also seed the generators of all GPUs.
+        # Not torch.manual_seed, because that also seeds the generators of all GPUs.
         torch.default_generator.manual_seed(int(torch.randint(2**62, (), generator=random)))
         yield
 

@@ -4,8 +4,8 @@ Its default form is a linear map of densities that the code chooses, plus a smal
 
     y = A(e) x + b(e) + R(x | e),   A = I, b = 0, R = 0 at the start,
 
-where R is made of 1x1 convolutions, each scaled and shifted by the code. With frozen statistics no layer looks at any
-other pixel, so the output is a pure function of color and code: tiles cannot show, and it can be baked into a table.
+where R consists of 1x1 convolutions, each scaled and shifted by the code. With frozen statistics no layer uses other
+pixels, so the output is a pure function of color and code: there are no seams between tiles, and it fits into a table.
 The paper's form has no linear part, and normalizes each layer by the statistics of the image (AdaIN).
 """
 
@@ -21,15 +21,15 @@ from bottlegan.models.config import KNOWN_CODES, GeneratorConfig, Statistics
 from bottlegan.stain.density import to_density, to_rgb
 
 Finish = Callable[[Tensor, Tensor], Tensor]
-"""What makes of densities (1, 3, 1, P), and of what they were mapped to, not clipped, those that are shown."""
+"""Makes the final densities from densities (1, 3, 1, P) and their mapped, unclipped densities."""
 GRAIN = 32768
-"""Values that torch never splits among threads, whose shares would end anywhere."""
+"""torch never splits this many values among threads; thread boundaries would otherwise be arbitrary."""
 RECOMPUTED_WIDTH = 64
-"""From this width on, hidden layers are computed again for the gradient, not kept: a step holds eight such passes."""
+"""From this width on, hidden layers are recomputed for the gradient to save memory: a step has eight such passes."""
 
 
 class Modulation(nn.Module):
-    """Scale and shift of each channel, from a code; with instance statistics this is AdaIN."""
+    """Scale and shift of each channel, computed from a code. With instance statistics this is AdaIN."""
 
     def __init__(self, channels: int, code_size: int, statistics: Statistics) -> None:
         """Start around scale 1 and shift 0, so that styles differ from the first step."""
@@ -41,17 +41,17 @@ class Modulation(nn.Module):
     def forward(self, x: Tensor, code: Tensor) -> Tensor:
         """Return features (N, C, H, W), modulated by codes (N, code_size)."""
         if self.statistics == "instance":
-            # A single pixel has no spread, and torch refuses it: all that norm leaves of it is zero.
+            # A single pixel has no variance, and torch refuses it: its norm is zero.
             x = F.instance_norm(x) if x.shape[2:].numel() > 1 else torch.zeros_like(x)
         scale, shift = self.affine(code)[:, :, None, None].chunk(2, dim=1)
         return x * (1 + scale) + shift
 
 
 class PixelGenerator(nn.Module):
-    """Images and codes to images, pixel by pixel."""
+    """Maps images with codes to images, pixel by pixel."""
 
     def __init__(self, config: GeneratorConfig, code_size: int) -> None:
-        """Build it; with a skip it is the identity until trained."""
+        """Build the layers. With a skip, the untrained generator is the identity."""
         super().__init__()
         self.config = config
         self.mapping, mapped = build_mapping(code_size, config.mapping)
@@ -65,10 +65,10 @@ class PixelGenerator(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, images: Tensor, code: Tensor) -> Tensor:
-        """Return images (N, 3, H, W) in [0, 1], given codes (N, code_size).
+        """Return images (N, 3, H, W) in [0, 1] for codes (N, code_size).
 
-        Without gradients, and with frozen statistics, a pixel depends on nothing but its color and code. Which bits
-        come out may depend on the processor; those of the kernel do not.
+        Without gradients, and with frozen statistics, a pixel depends only on its color and code. The last bits may
+        depend on the processor; those of the kernel do not.
         """
         if torch.is_grad_enabled() and self.config.width >= RECOMPUTED_WIDTH:
             return to_rgb(checkpoint(self.density, to_density(images), code, use_reentrant=False))
@@ -77,18 +77,18 @@ class PixelGenerator(nn.Module):
         return self.map_pixels(images, code)
 
     def map_pixels(self, images: Tensor, code: Tensor, finish: Finish | None = None) -> Tensor:
-        """Return images as `forward` does with frozen statistics, but for what `finish` makes of their densities."""
+        """Return images like `forward` with frozen statistics, after applying `finish` to their densities."""
         output = torch.empty_like(images)
         for index, image in enumerate(images):
             output[index] = self._in_chunks(image, code[index : index + 1], finish)
         return output
 
     def _in_chunks(self, image: Tensor, code: Tensor, finish: Finish | None) -> Tensor:
-        """Return an image (3, H, W), given its code (1, code_size), mapped in chunks of always the same size.
+        """Return an image (3, H, W), mapped with its code (1, code_size) in chunks of constant size.
 
-        Convolutions sum in an order that depends on the sizes of their input, and elementwise functions round the last
-        few of an odd number of values differently. Both would show where tiles of different sizes meet. As a
-        chunk stays in a core's cache, this is faster from 32 channels on.
+        Convolutions sum in an order that depends on the size of their input, and elementwise functions round the last
+        few of an odd number of values differently. Both would be visible where tiles of different sizes meet. A chunk
+        stays in a core's cache, so this is faster from 32 channels on.
         """
         size = max(64, GRAIN // self.config.width // 64 * 64)
         pixels = image.flatten(1)
@@ -111,7 +111,7 @@ class PixelGenerator(nn.Module):
         return mapped + self._residual(density, code) if self.config.depth else mapped
 
     def _residual(self, density: Tensor, code: Tensor) -> Tensor:
-        # A code far beyond all that training knew would send the layers astray; the linear map follows it all the way.
+        # Codes far outside the training range would mislead the layers; only the linear map uses them unclipped.
         mapped = self.mapping(code.clamp(-KNOWN_CODES, KNOWN_CODES))
         hidden = density
         for convolution, modulation in zip(self.convolutions, self.modulations, strict=True):
@@ -120,7 +120,7 @@ class PixelGenerator(nn.Module):
 
 
 def build_mapping(code_size: int, width: int) -> tuple[nn.Module, int]:
-    """Return the network between code and layers, and the size of what it gives."""
+    """Return the network between code and layers, and the size of its output."""
     if width == 0 or code_size == 0:
         return nn.Identity(), code_size
     return nn.Sequential(nn.Linear(code_size, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU()), width

@@ -1,8 +1,8 @@
-"""What onboarding looks at: pixels on a regular grid over a lab's images, each with its surroundings.
+"""The input of onboarding: pixels on a regular grid over a lab's images, each with its surroundings.
 
-Whether a color is a nucleus or stroma, glass or pale tissue, its surroundings tell: so each pixel brings the mean
-densities of boxes around it, and how much a small one varies. All of it is in densities, so that an affine map of
-densities maps the surroundings too.
+The surroundings of a color tell whether it is a nucleus or stroma, glass or pale tissue. So each pixel has the mean
+densities of boxes around it, and the variation in a small box. Everything is in densities, so an affine map of
+densities also maps the surroundings.
 """
 
 import math
@@ -17,19 +17,19 @@ from bottlegan.imaging.files import Pixels
 Floats = NDArray[np.float32]
 
 REACHES = (1, 3, 8, 20)
-"""Pixels from the middle of the boxes to their sides: boxes of 3, 7, 17 and 41. A nucleus fills one of them at any
-magnification."""
+"""Pixels from the middle of the boxes to their sides: boxes of 3, 7, 17 and 41 pixels. A nucleus fills one of them at
+any magnification."""
 ROUGH = 1
-"""Which box says how much densities vary."""
+"""Index of the box that measures how much densities vary."""
 VIEWS = 1 + len(REACHES)
-"""Densities that a pixel brings: its own, and those around."""
+"""Number of densities per pixel: its own, and those of its boxes."""
 CANDIDATES = 49_152
-"""Pixels looked at, of all images together."""
+"""Number of pixels used from all images together."""
 WINDOW = 128
-"""Side of the parts that are looked at of an image which is much larger, in pixels."""
+"""Side in pixels of the parts used from a much larger image."""
 
 DENSITY: Floats = -np.log((np.arange(256, dtype=np.float64) + 1) / 256).astype(np.float32)
-"""Of each level."""
+"""Density of each level."""
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class PixelSet:
     """Pixels of one lab."""
 
     density: Floats
-    """(P, VIEWS, 3): of each pixel, and the mean densities of its boxes."""
+    """(P, VIEWS, 3): the density of each pixel, and the mean densities of its boxes."""
     roughness: Floats
     """(P,) standard deviation of the mean density in the box of 7 pixels."""
     image: NDArray[np.int64]
-    """(P,) which image it is of."""
+    """(P,) index of the pixel's image."""
 
     def __len__(self) -> int:
         """Return the number of pixels."""
         return len(self.density)
 
     def choose(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> "PixelSet":
-        """Return some of the pixels."""
+        """Return the pixels at `rows`."""
         return PixelSet(self.density[rows], self.roughness[rows], self.image[rows])
 
 
 def look_at(images: Sequence[Pixels], candidates: int = CANDIDATES) -> PixelSet:
-    """Return pixels on a regular grid over RGB levels (H, W, 3), as many of each image as of any other."""
+    """Return pixels on a regular grid over RGB levels (H, W, 3), equally many from each image."""
     share = max(1, candidates // len(images))
     parts = [look_at_image(image, share) for image in images]
     return PixelSet(
@@ -71,7 +71,7 @@ def look_at_image(image: Pixels, most: int) -> tuple[Floats, Floats]:
 
 
 def cut_windows(image: Pixels, most: int) -> list[Pixels]:
-    """Return the image itself, or parts of it at even distances if it has far more pixels than are looked at."""
+    """Return the image itself, or evenly spaced parts if it has far more pixels than are used."""
     height, width = image.shape[:2]
     if height * width <= 16 * most or min(height, width) < 2 * WINDOW:
         return [image]
@@ -82,7 +82,7 @@ def cut_windows(image: Pixels, most: int) -> list[Pixels]:
 
 
 def look_at_window(image: Pixels, most: int) -> tuple[Floats, Floats]:
-    """Return densities and roughness of the pixels of a part on a regular grid."""
+    """Return densities and roughness of a window's pixels on a regular grid."""
     rows, columns = place_grid(image.shape[0], image.shape[1], most)
     density = DENSITY[image]
     darkness = density.mean(2)
@@ -102,7 +102,7 @@ def place_grid(height: int, width: int, most: int) -> tuple[NDArray[np.int64], N
 
 
 def sum_corner(values: Floats) -> NDArray[np.float64]:
-    """Return the sums (H + 1, W + 1, C) of values (H, W, C) over all that is above and left of each corner."""
+    """Return the sums (H + 1, W + 1, C) of values (H, W, C) above and to the left of each corner."""
     sums = np.zeros((values.shape[0] + 1, values.shape[1] + 1, values.shape[2]))
     np.cumsum(values, axis=0, out=sums[1:, 1:])
     np.cumsum(sums[1:, 1:], axis=1, out=sums[1:, 1:])
@@ -112,7 +112,7 @@ def sum_corner(values: Floats) -> NDArray[np.float64]:
 def average_boxes(
     sums: NDArray[np.float64], rows: NDArray[np.int64], columns: NDArray[np.int64], reach: int
 ) -> NDArray[np.float64]:
-    """Return the means (P, C) over the boxes around pixels of a grid, cut off at the image's borders."""
+    """Return the means (P, C) over the boxes around pixels of a grid, clipped at the image's borders."""
     top, bottom = np.maximum(rows - reach, 0), np.minimum(rows + reach + 1, sums.shape[0] - 1)
     left, right = np.maximum(columns - reach, 0), np.minimum(columns + reach + 1, sums.shape[1] - 1)
     total = (

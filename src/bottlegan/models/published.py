@@ -1,7 +1,7 @@
-"""The generator as the authors published it: for the paper's own settings, not for use.
+"""The generator as the authors published it: for reproducing the paper, not for other use.
 
-Each layer normalizes by the statistics of the image, scales and shifts by what a small network of its own makes of the
-code, mixes channels pixel by pixel, and ends in a sigmoid. It sees densities and gives intensities.
+Each layer normalizes by the statistics of the image, scales and shifts by the output of its own small network for the
+code, mixes channels pixel by pixel, and ends in a sigmoid. Its input is densities, its output intensities.
 """
 
 from itertools import pairwise
@@ -32,7 +32,7 @@ class PublishedLayer(nn.Module):
 
     def forward(self, x: Tensor, code: Tensor) -> Tensor:
         """Return features (N, after, H, W) in (0, 1) of features (N, before, H, W), given codes (N, code_size)."""
-        # A single pixel has no spread, and torch refuses it: all that norm leaves of it is zero.
+        # A single pixel has no variance, and torch refuses it: its norm is zero.
         normed = F.instance_norm(x) if x.shape[2:].numel() > 1 else torch.zeros_like(x)
         scale, shift = self.mapping(code)[:, :, None, None].chunk(2, dim=1)
         return self.convolution(normed * (1 + scale) + shift).sigmoid()
@@ -51,7 +51,7 @@ class PublishedGenerator(nn.Module):
         """Return images (N, 3, H, W) in [0, 1], given codes (N, code_size)."""
         hidden = to_density(images)
         for layer in self.layers:
-            # Wide layers of many crops are computed again for the gradient, not kept: a step holds eight such passes.
+            # Wide layers of many crops are recomputed for the gradient to save memory: a step has eight such passes.
             hidden = (
                 checkpoint(layer, hidden, code, use_reentrant=False) if torch.is_grad_enabled() else layer(hidden, code)
             )

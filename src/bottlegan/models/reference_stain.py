@@ -1,4 +1,4 @@
-"""What a model knows of its reference stain: 30 numbers, and no pixel. A new lab is onboarded with these alone."""
+"""A model's data on its reference stain: 30 numbers, and no pixels. Onboarding a new lab needs nothing else."""
 
 from typing import Self
 
@@ -10,16 +10,16 @@ from bottlegan.stain.affine import StyleMaps
 
 
 class ReferenceStain(nn.Module):
-    """The stain of a reference set; of none, if a model was made without any."""
+    """The stain of a reference set, or unknown if a model was made without one."""
 
     stains: Tensor
-    """(2, 3) densities of hematoxylin and eosin where they are strong; 0 if nothing is known."""
+    """(2, 3) densities of hematoxylin and eosin where they are strong; 0 if unknown."""
     maps: Tensor
-    """(2, 4, 3) the way to the reference stain that onboarding's encoder was trained for, and the way back: a matrix
-    and a bias each."""
+    """(2, 4, 3) maps to and from the reference stain that onboarding's encoder was trained for: each a matrix and a
+    bias."""
 
     def __init__(self) -> None:
-        """Know nothing."""
+        """Start with an unknown stain."""
         super().__init__()
         self.register_buffer("stains", torch.zeros(2, 3))
         self.register_buffer("maps", torch.eye(4, 3).repeat(2, 1, 1))
@@ -30,12 +30,12 @@ class ReferenceStain(nn.Module):
         kept = cls()
         kept.stains = stains.detach().float().cpu().clone()
         if maps is not None:
-            kept.maps = torch.stack([torch.cat([each.matrix[0], each.bias]) for each in maps]).detach().float().cpu()
+            kept.maps = torch.stack([torch.cat([one.matrix[0], one.bias]) for one in maps]).detach().float().cpu()
         return kept
 
     @property
     def known(self) -> bool:
-        """Whether anything is known."""
+        """Whether the stain is known."""
         return bool(self.stains.any())
 
     @property
@@ -44,5 +44,5 @@ class ReferenceStain(nn.Module):
         return self.stains / self.stains.norm(dim=1, keepdim=True).clamp(min=1e-12)
 
     def style_maps(self) -> StyleMaps:
-        """Return the maps between this stain and the encoder's, as of a style; refuse a model that knows none."""
+        """Return the maps between this stain and the encoder's, like those of a style; refuse an unknown stain."""
         return read_reference(self.stains, self.maps)

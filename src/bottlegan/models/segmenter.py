@@ -1,4 +1,4 @@
-"""Our own networks: a small U-Net, and its first half for patches; no batch statistics, which averaging would spoil."""
+"""Our own networks: a small U-Net, and its first half for patches. Without batch statistics, which averaging spoils."""
 
 from itertools import pairwise
 
@@ -10,28 +10,28 @@ from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError
 
 CENTER, SPREAD = 0.7, 0.25
-"""Mean and standard deviation of stained tissue's levels, roughly; the network sees images shifted and scaled by it."""
+"""Approximate mean and standard deviation of stained tissue's levels, by which images are shifted and scaled."""
 
 
 @document
 class SegmenterConfig:
-    """How large the network is. The default takes about 15 ms for a step of two 128 px crops, on one core."""
+    """The size of the network. The default takes about 15 ms for a step of two 128 px crops on one core."""
 
     width: int = 16
     """Channels of the finest level; level k has k + 1 times as many."""
     depth: int = 3
-    """Levels, each half as fine as the one before."""
+    """Number of levels, each half as fine as the one before."""
     stride: int = 4
     """Side of the squares of pixels that become one position of the finest level."""
 
     def __post_init__(self) -> None:
-        """Check what a network can be built of."""
+        """Check that a network can be built."""
         if self.width < 1 or not 1 <= self.depth <= 6 or self.stride not in (1, 2, 4, 8):
             raise ConfigError("segmenter: width must be at least 1, depth from 1 to 6, stride 1, 2, 4 or 8")
 
     @property
     def multiple(self) -> int:
-        """What the sides of an image are padded to a multiple of."""
+        """The sides of an image are padded to a multiple of this."""
         return int(self.stride * 2 ** (self.depth - 1))
 
 
@@ -39,7 +39,7 @@ class Block(nn.Module):
     """Two 3x3 convolutions with group normalization, the second with a shortcut around it."""
 
     def __init__(self, before: int, after: int, stride: int = 1) -> None:
-        """Build it for so many channels before and after."""
+        """Build it for `before` input and `after` output channels."""
         super().__init__()
         self.enter = nn.Conv2d(before, after, 3, stride, 1, bias=False)
         self.enter_norm = nn.GroupNorm(1, after)
@@ -68,7 +68,7 @@ class Segmenter(nn.Module):
         self.head = nn.Conv2d(widths[0], outputs * config.stride**2, 1)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Return the logits; an image of any size is continued by its edge to what the levels need."""
+        """Return the logits. An image of any size is padded with its edge to the size that the levels need."""
         height, width = images.shape[-2:]
         x = _arrange(images, self.config)
         passed = []
@@ -102,17 +102,17 @@ class Classifier(nn.Module):
 
 
 def unet(classes: int = 2, width: int = 16, depth: int = 3, stride: int = 4) -> Segmenter:
-    """Return the network for segmentation; two classes take one logit. See `SegmenterConfig` for the sizes."""
+    """Return the network for segmentation. Two classes need one logit. See `SegmenterConfig` for the sizes."""
     return Segmenter(SegmenterConfig(width=width, depth=depth, stride=stride), 1 if classes == 2 else classes)
 
 
 def classifier(classes: int = 2, width: int = 16, depth: int = 4, stride: int = 2) -> Classifier:
-    """Return the network for patches; two classes take one logit. See `SegmenterConfig` for the sizes."""
+    """Return the network for patches. Two classes need one logit. See `SegmenterConfig` for the sizes."""
     return Classifier(SegmenterConfig(width=width, depth=depth, stride=stride), 1 if classes == 2 else classes)
 
 
 def _arrange(images: Tensor, config: SegmenterConfig) -> Tensor:
-    """Return images of any size, continued by their edge, as positions (N, 3 stride^2, H', W') of the finest level."""
+    """Return images of any size, padded with their edge, as positions (N, 3 stride^2, H', W') of the finest level."""
     height, width = images.shape[-2:]
     right, bottom = -width % config.multiple, -height % config.multiple
     x = (images - CENTER) / SPREAD

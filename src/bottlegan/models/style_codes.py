@@ -73,10 +73,10 @@ class StyleCodes(nn.Module):
         self.names[self.index(old)] = new
 
     def _replace(self, table: Tensor) -> None:
-        # Codes that were frozen stay so: a new parameter would be trainable.
+        # Frozen codes stay frozen; a new parameter would be trainable.
         self.table = nn.Parameter(table, requires_grad=self.table.requires_grad)
 
 
 def add_noise(codes: Tensor, scale: float, random: torch.Generator) -> Tensor:
-    """Return codes (N, size) with Gaussian noise, so that the space between styles has meaning too."""
+    """Return codes (N, size) with Gaussian noise, so that codes between styles have meaning, too."""
     return codes + scale * torch.randn(codes.shape, generator=random, device=random.device).to(codes)

@@ -8,10 +8,10 @@ from bottlegan.models.encoder import FEATURES, OPINIONS, READINGS, SUMMARIES, Lo
 
 
 class StyleEncoder(nn.Module):
-    """From pixels of a lab to the maps of its style; what it does is written in `models.encoder`."""
+    """From pixels of a lab to the maps of its style. `models.encoder` describes the computation."""
 
     basis: Tensor
-    """(3, 3): densities of strong hematoxylin, of strong eosin, and of what is neither."""
+    """(3, 3): densities of strong hematoxylin, of strong eosin, and of a direction that is neither."""
 
     def __init__(self, stains: Tensor, width: int = 64) -> None:
         """Build it for a reference stain whose strong hematoxylin and eosin have the densities (2, 3)."""
@@ -28,7 +28,7 @@ class StyleEncoder(nn.Module):
         return dict(self.named_parameters()) | dict(self.named_buffers())
 
     def forward(self, sight: Sight, every: int = 1) -> list[Look]:
-        """Return what the encoder thinks after each look; the last is the best."""
+        """Return the encoder's estimates after each look; the last is the best."""
         return encoder.look(self.weights(), sight, every)
 
     def find_glass(self, density: Tensor, roughness: Tensor) -> Tensor:
@@ -40,7 +40,7 @@ class Reader(nn.Module):
     """The weights of one look."""
 
     def __init__(self, features: int, summary: int, width: int) -> None:
-        """Begin with the guesses as they are."""
+        """Start with weights that leave the guesses unchanged."""
         super().__init__()
         self.pixel = nn.Sequential(nn.Linear(features, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         self.whole = nn.Sequential(
@@ -58,7 +58,7 @@ class Reader(nn.Module):
 
 
 class GlassFinder(nn.Module):
-    """The weights of what tells glass from pale tissue."""
+    """The weights of the part that distinguishes glass from pale tissue."""
 
     def __init__(self, width: int = 32) -> None:
         """Build it."""
@@ -69,6 +69,6 @@ class GlassFinder(nn.Module):
 
 
 def soft_rgb(density: Tensor) -> Tensor:
-    """Return intensities of densities of any shape; what is brighter than white stays a little so, for the gradient."""
+    """Return intensities of densities of any shape. Values beyond white stay slightly brighter, for the gradient."""
     tamed = torch.where(density > 0, density, 0.1 * density).clamp(-0.3, 6)
     return (256 * torch.exp(-tamed) - 1) / 255

@@ -12,7 +12,7 @@ from bottlegan.stain.density import to_density, to_rgb
 
 
 class UNetGenerator(nn.Module):
-    """Images and codes to images, through three scales; as deep as `GeneratorConfig.depth` says."""
+    """Maps images with codes to images, through three scales, with `GeneratorConfig.depth` layers."""
 
     def __init__(self, config: GeneratorConfig, code_size: int) -> None:
         """Build it; with a skip it is the identity until trained."""
@@ -50,5 +50,5 @@ class UNetGenerator(nn.Module):
 
 
 def _even(x: Tensor) -> Tensor:
-    """Repeat the last row and column where their number is odd, so that halving loses none."""
+    """Repeat the last row and column if their number is odd, so that halving loses none."""
     return F.pad(x, (0, x.shape[3] % 2, 0, x.shape[2] % 2), mode="replicate")

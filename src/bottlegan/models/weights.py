@@ -1,7 +1,7 @@
 """The weights of a model as plain arrays, read and checked without torch.
 
-A file comes from anywhere, so nothing in it is believed. The document is checked and its sizes bounded first; then the
-names and shapes of the tensors are compared with those that the document asks for; only then is any number read.
+A file may come from anywhere, so nothing in it is trusted. First the document is checked and its sizes are bounded.
+Then the names and shapes of the tensors are compared with those that the document requires. Only then are numbers read.
 """
 
 import json
@@ -38,14 +38,14 @@ Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Names of tensors with their types and shapes."""
 
 KINDS = {np.dtype(np.float32): "F32"}
-"""Types of arrays, as a file calls them."""
+"""Types of arrays, by their names in files."""
 MAX_CONDITION = 1e6
-"""Of the stains of an encoder, above which they cannot be told apart."""
+"""Largest condition number of an encoder's stains; above it, they cannot be distinguished."""
 
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """What a model file holds."""
+    """The content of a model file."""
 
     document: ModelDocument
     arrays: Mapping[str, Floats]
@@ -69,18 +69,18 @@ class ModelWeights:
         return self.arrays["codes.table"][names.index(style)]
 
     def with_styles(self, codes: Mapping[str, Floats]) -> "ModelWeights":
-        """Return the same weights with these styles instead of those that there are."""
+        """Return the same weights with these styles instead of the present ones."""
         for name in codes:
             check_name(name)
         table = np.array(list(codes.values()), np.float32).reshape(len(codes), self.document.model.code_size)
-        said = replace(self.document, styles=tuple(codes))
-        if said.model.paradigm == "many-one-one":
-            said = replace(said, model=replace(said.model, code_size=len(codes)))
-            return ModelWeights(said, self._choose_generators(table.argmax(axis=1).tolist()))
-        return ModelWeights(said, {**self.arrays, "codes.table": table})
+        document = replace(self.document, styles=tuple(codes))
+        if document.model.paradigm == "many-one-one":
+            document = replace(document, model=replace(document.model, code_size=len(codes)))
+            return ModelWeights(document, self._choose_generators(table.argmax(axis=1).tolist()))
+        return ModelWeights(document, {**self.arrays, "codes.table": table})
 
     def _choose_generators(self, rows: list[int]) -> dict[str, Floats]:
-        """Return the arrays of a model with a pair of generators for each style, of which only these are kept."""
+        """Return the arrays of a model with a pair of generators per style, keeping only these pairs."""
         ways = ("normalizers", "restainers")
         kept = {name: array for name, array in self.arrays.items() if not name.startswith(ways)}
         for after, before in enumerate(rows):
@@ -90,7 +90,7 @@ class ModelWeights:
         return {**kept, "codes.table": np.eye(len(rows), dtype=np.float32)}
 
     def with_reference(self, stains: Floats, maps: StyleMaps) -> "ModelWeights":
-        """Return the same weights for another reference stain: its strong stains (2, 3), and maps as of a style."""
+        """Return the same weights for another reference stain: its strong stains (2, 3), and its maps as a style."""
         kept = np.stack([np.concatenate([way.matrix[0], way.bias]) for way in maps])
         arrays = {
             **self.arrays,
@@ -100,7 +100,7 @@ class ModelWeights:
         return ModelWeights(replace(self.document, reference=None), arrays)
 
     def without_encoder(self) -> "ModelWeights":
-        """Return the same weights without what onboards labs."""
+        """Return the same weights without the encoder."""
         kept = {name: array for name, array in self.arrays.items() if not name.startswith("encoder.")}
         return ModelWeights(replace(self.document, encoder=0), kept)
 
@@ -109,23 +109,25 @@ def read_weights(path: Path) -> ModelWeights:
     """Read the weights of a model."""
     with open_weights(path) as file:
         text = (file.metadata() or {}).get(KEY)
-        said = read_text(text, path)
+        document = read_text(text, path)
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
-        check_layout(said, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}, path)
-        # Copied, because what is read may be a view of the file, which others may change.
+        check_layout(
+            document, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}, path
+        )
+        # Copied, because the array may be a view of the file, which others may change.
         arrays = {name: np.array(file.get_tensor(name)) for name in slices}
     check_finite(arrays, path)
     basis = arrays.get("encoder.basis")
     if basis is not None and not np.linalg.cond(basis) < MAX_CONDITION:
         raise ModelFileError(f"{path}: the two stains of its encoder are one; train the model again")
     check_whole(str(text), path)
-    return ModelWeights(said, arrays)
+    return ModelWeights(document, arrays)
 
 
 def write_weights(model: ModelWeights, path: Path) -> None:
-    """Write the weights of a model to `path`, whole or not at all; the same weights give the same bytes."""
+    """Write the weights of a model to `path`, whole or not at all. The same weights give the same bytes."""
     values = to_values(model.document)
-    # What could not be read again must not be written.
+    # A file that could not be read again must not be written.
     check_document(values, path)
     check_layout(
         model.document, {name: (KINDS.get(a.dtype, str(a.dtype)), a.shape) for name, a in model.arrays.items()}, path
@@ -138,7 +140,7 @@ def write_weights(model: ModelWeights, path: Path) -> None:
 
 
 def read_document(path: Path) -> ModelDocument:
-    """Read what a model file says about itself, checked, without its tensors."""
+    """Read the document of a model file, checked, without its tensors."""
     with open_weights(path) as file:
         return read_text((file.metadata() or {}).get(KEY), path)
 
@@ -150,7 +152,7 @@ def is_network(path: Path) -> bool:
 
 
 def open_weights(path: Path) -> Any:
-    """Open a safetensors file, whose header is checked against the file's length by that."""
+    """Open a safetensors file. This checks its header against the file's length."""
     if not path.exists():
         raise MissingError(f"{path}: there is no such model file; check the path")
     if not path.is_file():
@@ -163,17 +165,17 @@ def open_weights(path: Path) -> Any:
         ) from None
 
 
-def check_layout(said: ModelDocument, layout: Layout, path: Path) -> None:
-    """Refuse tensors that are not those which the document of a model file asks for."""
+def check_layout(document: ModelDocument, layout: Layout, path: Path) -> None:
+    """Refuse tensors other than those that the document of a model file requires."""
     rows = layout.get("codes.table", ("", ()))[1]
-    if len(rows) == 2 and rows[0] != len(said.styles):
-        raise ModelFileError(f"{path}: {len(said.styles)} style names for {rows[0]} codes; save the model again")
-    wanted = list_shapes(said)
+    if len(rows) == 2 and rows[0] != len(document.styles):
+        raise ModelFileError(f"{path}: {len(document.styles)} style names for {rows[0]} codes; save the model again")
+    wanted = list_shapes(document)
     if missing := sorted(wanted.keys() - layout.keys()):
         raise ModelFileError(f"{path}: tensor `{missing[0]}` is missing; save the model again")
     if extra := sorted(layout.keys() - wanted.keys()):
         raise ModelFileError(
-            one_line(f"{path}: unexpected tensor `{extra[0][:80]}`; a {said.model.paradigm} model has none")
+            one_line(f"{path}: unexpected tensor `{extra[0][:80]}`; a {document.model.paradigm} model has none")
         )
     for name, (kind, shape) in layout.items():
         if kind != "F32":
@@ -183,7 +185,7 @@ def check_layout(said: ModelDocument, layout: Layout, path: Path) -> None:
 
 
 def check_finite(arrays: Mapping[str, Floats], path: Path) -> None:
-    """Refuse weights that are not numbers."""
+    """Refuse weights that are not finite."""
     for name, array in arrays.items():
         if not np.isfinite(array).all():
             raise ModelFileError(f"{path}: tensor `{name}` holds NaN or infinity; train the model again")

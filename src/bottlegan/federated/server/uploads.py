@@ -86,7 +86,7 @@ class UploadStore:
         try:
             arrays = load(read_state(path))
         except DamagedError:
-            raise _broken(path, "is damaged: its checksum does not fit") from None
+            raise _broken(path, "is damaged: its checksum does not match") from None
         if fault := _find_own_fault(arrays):
             raise _broken(path, fault)
         return arrays
