@@ -29,8 +29,9 @@ def run_figure3(experiment: Experiment, jobs: int | None = None, progress: Progr
 
 
 def write_figure(runs: Sequence[Table1Run], out: Path) -> Path:
-    """Draw the curves of the paper's rows and the oracle's, the mean over seeds and folds, as `figure3.svg`."""
-    names = {method.key: method.name for method in METHODS if method.key in SHOWN}
+    """Draw the mean curves of those of the paper's rows, and the oracle, that were made, as `figure3.svg`."""
+    made = {run.key for run in runs}
+    names = {method.key: method.name for method in METHODS if method.key in SHOWN and method.key in made}
     panels = {
         title: {name: mean_curve([run for run in runs if run.key == key], metric) for key, name in names.items()}
         for title, metric in zip(COLUMNS, METRICS, strict=True)
