@@ -1,1 +1,1 @@
-"""Ours beside the peers, one file a question."""
+"""Benchmarks of BottleGAN and its peers, one file per question."""

@@ -1,4 +1,4 @@
-"""A real browser for measurements, pictures and tests: the system's Chromium, without a window, drawing in software."""
+"""A real browser for measurements, pictures and tests: the system's Chromium, headless, with software rendering."""
 
 import os
 import shutil
@@ -29,13 +29,13 @@ OVER_THE_SLIDE = ".divider, .side, .minimap, .corner"
 
 
 def find_browser() -> str | None:
-    """Return where the browser is: what the environment says, or Debian's Chromium, or Chrome."""
+    """Return the path of the browser: the environment variable's, or Debian's Chromium, or Chrome."""
     return os.environ.get(VARIABLE) or shutil.which("chromium") or shutil.which("google-chrome")
 
 
 @contextmanager
 def open_browser() -> Iterator[Browser]:
-    """Start a browser that asks nobody but us."""
+    """Start a browser that connects only to this machine."""
     path = find_browser()
     if path is None:
         raise MissingError(f"there is no browser; install Debian's chromium, or set {VARIABLE} to one")
@@ -48,14 +48,14 @@ def open_browser() -> Iterator[Browser]:
 
 
 class Screen:
-    """What a user sees of the page of slides, and does to it."""
+    """A user's view of the page of slides, and actions on it."""
 
     def __init__(self, page: Page) -> None:
-        """Look at a page."""
+        """Take a page."""
         self.page = page
 
     def settle(self) -> None:
-        """Wait until the view rests, and all of its tiles and its map are there."""
+        """Wait until the view rests and all of its tiles and its map are loaded."""
         self.page.wait_for_function("() => window.bottlegan?.viewer.world.getItemAt(0)")
         self.page.wait_for_function(
             """() => { const { zoomSpring, centerSpringX, centerSpringY } = bottlegan.viewer.viewport;
@@ -65,17 +65,17 @@ class Screen:
         self.wait_for_frames()
 
     def wait_for_frames(self) -> None:
-        """Wait for two frames: one in which something is drawn, and one after which it is shown."""
+        """Wait for two frames: one that draws, and one after which the drawing is shown."""
         self.page.evaluate("() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def press(self, *keys: str) -> None:
-        """Press keys, and wait for what comes of it."""
+        """Press keys, and wait until the view settles."""
         for key in keys:
             self.page.keyboard.press(key)
         self.settle()
 
     def shoot(self) -> tuple[Pixels, dict[str, float]]:
-        """Return the pixels of the stage, without what lies over the slide, and where the slide begins there."""
+        """Return the pixels of the stage without overlaid controls, and the position of the slide there."""
         self.page.evaluate(
             f"""() => document.querySelectorAll("{OVER_THE_SLIDE}").forEach((each) =>
             {{ each.style.visibility = "hidden"; }})"""
@@ -86,13 +86,13 @@ class Screen:
         return np.asarray(shot.convert("RGB")), at
 
     def differ(self, levels: Pixels) -> Pixels:
-        """Return by how many levels (H, W) each pixel of the slide on the screen differs from those given.
+        """Return the differences (H, W), in levels, between the slide's pixels on the screen and `levels`.
 
         The slide must be shown pixel for pixel, as it is after pressing 1.
         """
         shown, at = self.shoot()
         if at["scale"] != 1:
-            raise ValueError("press 1 first: one pixel of the screen for each of the slide")
+            raise ValueError("press 1 first, so that each pixel of the slide has one pixel of the screen")
         left, top = int(at["x"]), int(at["y"])
         rows, columns = shown.shape[:2]
         height, width = levels.shape[:2]

@@ -1,4 +1,4 @@
-"""What a message costs in a deployment, beside one of an app that does nothing: real processes, over loopback."""
+"""The cost of a message in a deployment, compared with an app that does nothing: real processes, over loopback."""
 
 import json
 import os
@@ -37,7 +37,7 @@ CONFIG = FederationConfig(
     ),
     rounds=RoundsConfig(least=1, evaluate_every=MESSAGES + 1),
 )
-"""One step on one small crop takes milliseconds: what is left is the message."""
+"""One step on one small crop takes milliseconds, so the rest is the message."""
 FLOOR = """
 import json, time
 from pathlib import Path
@@ -79,7 +79,7 @@ clientapp = "floor:client"
 
 
 def bench_deployment(progress: Progress | None = None) -> dict[str, Json]:
-    """Return the median seconds of a message to one lab, of ours and of an app that does nothing; both in one run."""
+    """Return the median seconds of a message to one lab, for our app and for one that does nothing, in one run."""
     with TemporaryDirectory() as name, ExitStack() as running:
         folder = Path(name)
         server, environment = prepare(folder, progress or Silent())
@@ -94,7 +94,7 @@ def bench_deployment(progress: Progress | None = None) -> dict[str, Json]:
 
 
 def prepare(folder: Path, progress: Progress) -> tuple[Path, dict[str, str]]:
-    """Write a deployment of one lab; return the server's folder, and what all processes have in their environment."""
+    """Write a deployment of one lab; return the server's folder, and the environment of all processes."""
     drawn = LabsConfig(count=2, train=1, test=1, size=96, labeled=2, windows=2, window_size=64, reference_patches=1)
     draw_labs(drawn, 0, folder / "drawn", progress)
     deploy(folder / "made", "127.0.0.1", [LAB], CONFIG)
@@ -132,7 +132,7 @@ def time_floor(server: Path, environment: dict[str, str]) -> list[float]:
 
 
 def call(words: list[str | Path], environment: dict[str, str], attempts: int = 1) -> None:
-    """Run a command to its end, again if it may have been too early; its words are ours."""
+    """Run a command to its end, and retry it if it may have been too early. Its words are ours."""
     for left in reversed(range(attempts)):
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode == 0:
@@ -144,7 +144,7 @@ def call(words: list[str | Path], environment: dict[str, str], attempts: int = 1
 
 @contextmanager
 def started(script: Path, environment: dict[str, str], *words: str) -> Iterator[subprocess.Popen[bytes]]:
-    """Run one of the deployment's scripts until the block ends, and end whatever it started with it."""
+    """Run one of the deployment's scripts until the block ends, then end it and everything that it started."""
     with script.with_suffix(".log").open("wb") as log:
         process = subprocess.Popen(  # noqa: S603
             [script, *words], env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
@@ -155,17 +155,17 @@ def started(script: Path, environment: dict[str, str], *words: str) -> Iterator[
             process.terminate()
             with suppress(subprocess.TimeoutExpired):
                 process.wait(10)
-            # Its group is what it started, and nothing else: a node that was refused leaves a helper behind.
+            # Its process group is exactly what it started; a refused node leaves a helper behind.
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait(10)
 
 
 def reserve_port() -> str:
-    """Return a port of loopback that nobody uses, and that nobody is given by chance within the next minute.
+    """Return a free loopback port that the system will not give to anybody by chance within the next minute.
 
-    A connection that this side has closed keeps its port in TIME_WAIT: the system gives it to none that asks for any
-    port, but to a server that asks for this one.
+    A connection that this side closed keeps its port in TIME_WAIT. The system then does not assign it to anybody who
+    requests any port, but does allow a server that requests this one.
     """
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))

@@ -1,4 +1,4 @@
-"""What federating costs: phase 1, restaining, Flower's rounds beside a plain loop, many labs, a deployed message."""
+"""The cost of federating: phase 1, restaining, Flower's rounds against a plain loop, many labs, a deployed message."""
 
 import os
 import tempfile
@@ -44,13 +44,13 @@ SEED = 0
 def bench_federation(
     scale: Scale = "cpu", data: Path | None = None, clients: int = 20, progress: Progress | None = None
 ) -> dict[str, Json]:
-    """Return seconds, bytes and ratios; never to be run beside anything else.
+    """Return seconds, bytes and ratios. Run it only on an idle machine.
 
     Args:
-        scale: What labs phase 1 is run with: `cpu` for those of Table 1, `smoke` for few and small ones.
+        scale: Labs of phase 1: `cpu` for those of Table 1, `smoke` for a few small ones.
         data: Folder of PESO patches.
-        clients: Labs in the rounds, which are of procedural tissue.
-        progress: Where to report progress.
+        clients: Number of labs in the rounds, with procedural tissue.
+        progress: Receives progress.
     """
     progress = progress or Silent()
     torch.set_num_threads(1)
@@ -67,7 +67,7 @@ def bench_federation(
 
 
 def bench_phase1(world: World, method: Phase1Method, progress: Progress) -> tuple[dict[str, Json], ModelWeights]:
-    """Return what phase 1 takes, with one lab after the other, and the model that comes of it."""
+    """Return the cost of phase 1, with one lab after the other, and the resulting model."""
     config, reference_set, prior = Phase1Config(method=method), world.reference_set(), read_weights(PRIOR)
     labs = world.labs("own")
     started = time.perf_counter()
@@ -88,17 +88,17 @@ def bench_phase1(world: World, method: Phase1Method, progress: Progress) -> tupl
 
 
 def bench_staining(world: World, model: ModelWeights, rounds: int | None = None) -> dict[str, Json]:
-    """Return what share of a lab's whole training its stain takes: normalizing once, and restaining in every batch.
+    """Return the share of staining in a lab's training time: normalizing once, and restaining in every batch.
 
-    All rounds are trained, because a color is mapped by the network when it is first seen, and looked up from then on.
-    Normalizing includes importing the compiler of the kernel, once a process.
+    All rounds are trained, because the network maps a color only the first time; later it is looked up. Normalizing
+    includes importing the compiler of the kernel, once per process.
     """
-    given = next(lab for lab in world.labs("own") if lab.labeled)
-    smallest = min(min(each.image.shape[:2]) for each in given.labeled)
+    lab = next(lab for lab in world.labs("own") if lab.labeled)
+    smallest = min(min(each.image.shape[:2]) for each in lab.labeled)
     config = Phase2Config(mode="restain", training=TrainingConfig(crop=min(TrainingConfig().crop, smallest)))
-    normalizer = Normalizer.from_model(model, given.name)
+    normalizer = Normalizer.from_model(model, lab.name)
     started = time.perf_counter()
-    labeled = [Labeled(normalizer(each.image), each.truth) for each in given.labeled]
+    labeled = [Labeled(normalizer(each.image), each.truth) for each in lab.labeled]
     once = time.perf_counter() - started
     vary, restaining = restain_randomly(Styles(model).restainers, 1.0), 0.0
 
@@ -110,7 +110,7 @@ def bench_staining(world: World, model: ModelWeights, rounds: int | None = None)
         return varied
 
     count = rounds or config.rounds
-    total = time_training(Lab(given.name, labeled, [], [], Staining(vary=timed)), config, count)
+    total = time_training(Lab(lab.name, labeled, [], [], Staining(vary=timed)), config, count)
     steps = count * config.training.steps
     return {
         "step_ms": 1000 * total / steps,
@@ -121,7 +121,7 @@ def bench_staining(world: World, model: ModelWeights, rounds: int | None = None)
 
 
 def time_training(lab: Lab, config: Phase2Config, rounds: int) -> float:
-    """Return the seconds that a lab's steps take in so many rounds."""
+    """Return the seconds of a lab's steps in `rounds` rounds."""
     weights = initial_weights(config, SEED)
     # Torch prepares itself in the first round.
     train_round(replace(lab, staining=Staining()), weights, config, 1, SEED)
@@ -132,10 +132,10 @@ def time_training(lab: Lab, config: Phase2Config, rounds: int) -> float:
 
 
 def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
-    """Return the median seconds of a round: in a plain loop, through our exchange, and in Flower's simulation engine.
+    """Return the median seconds of a round in a plain loop, through our exchange, and in Flower's simulation engine.
 
-    The plain loop averages by hand, without messages, checks or checkpoints; one core does it, so that one worker of
-    Flower's is what it compares with.
+    The plain loop averages by hand, without messages, checks or checkpoints. It uses one core, so it compares with one
+    worker of Flower's.
     """
     drawn = LabsConfig(count=clients, train=1, test=1, labeled=clients, windows=2 * clients, size=320, window_size=300)
     rounds = RoundsConfig(evaluate_every=ROUNDS)
@@ -148,7 +148,7 @@ def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
         run_local(labs, config, out / "local")
         run_flower(labs, config, out / "one", workers=1)
         run_flower(labs, config, out / "all")
-        # Before and after, because other things that a machine does come and go.
+        # Before and after, because other load on the machine varies.
         plain = (before + time_plain_loop(labs, config)) / 2
         local, one, every = (time_rounds(out / name) for name in ("local", "one", "all"))
     return {
@@ -179,7 +179,7 @@ def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float
 
 
 def average(replies: Mapping[str, Weights], shares: Mapping[str, float]) -> Weights:
-    """Return the average of weights, the plain way: what any aggregation without a server optimizer comes to."""
+    """Return the plain average of weights, which any aggregation without a server optimizer amounts to."""
     total = sum(shares[name] for name in replies)
     first = next(iter(replies.values()))
     return {key: sum(shares[n] / total * replies[n][key] for n in sorted(replies)) for key in first}  # type: ignore[misc]

@@ -1,7 +1,7 @@
-"""The fuzz campaign: whatever is typed, a command ends in time, with a status and a reason, and leaves no mess.
+"""The fuzz campaign: whatever is typed, a command must end in time, with a status and a reason, and leave no mess.
 
-Each case runs in a process of its own, in a fresh copy of a small sandbox. Processes are forked from one that has
-imported everything already, where that is possible, so that a case takes a fraction of a second.
+Each case runs in its own process, in a fresh copy of a small sandbox. Where possible, processes are forked from one
+that has imported everything already, so that a case takes a fraction of a second.
 """
 
 import hashlib
@@ -21,25 +21,25 @@ from bottlegan.bench.fuzz_cases import FAMILIES, Case, copy_sandbox, draw_cases,
 from bottlegan.core.progress import Json, Progress, Silent
 
 SECONDS = 120.0
-"""After which a case counts as hanging: far more than any takes, also on a busy machine."""
+"""A case that takes longer counts as hanging. This is far more than any takes, even on a busy machine."""
 MOST_LINES = 3
 STATUSES = (0, 1, 2)
 PROGRESS_BAR = re.compile(r"left\s+(\d|-:)")
 ANSI_CODE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 """Colors and cursor movements, which FORCE_COLOR turns on."""
 LOGS = (".jsonl", ".checkpoint")
-"""Endings of files that a command may leave when it fails, because they say how far it got."""
+"""Endings of files that a failing command may leave, because they record its progress."""
 
 
 @dataclass(frozen=True)
 class Ending:
-    """How a case ended, and what is wrong with that."""
+    """How a case ended, and its faults."""
 
     case: Case
     status: int | None
     faults: tuple[str, ...]
     text: str
-    """The end of what it wrote to the standard error."""
+    """The end of its standard error."""
 
 
 def run_campaign(count: int, seed: int = 0, first: int = 0, progress: Progress | None = None) -> list[Ending]:
@@ -57,7 +57,7 @@ def run_campaign(count: int, seed: int = 0, first: int = 0, progress: Progress |
 
 
 def summarize(endings: Sequence[Ending]) -> dict[str, Json]:
-    """Return how many cases of each family ended how, and the faults."""
+    """Return the number of cases by family and ending, and the faults."""
     families: dict[str, Json] = {}
     for family in FAMILIES:
         counts = Counter(
@@ -77,7 +77,7 @@ def _run_case(case: Case, sandbox: Path, folder: Path, context: Any) -> Ending:
         case.damage(folder)
     before = _list_files(folder)
     out, err = folder.with_suffix(".out"), folder.with_suffix(".err")
-    # All but what is damaged, which need not be known there.
+    # Without the damage, which was done already and cannot be pickled.
     process = context.Process(target=_run_command, args=(replace(case, damage=None), folder, out, err))
     process.start()
     process.join(SECONDS)
@@ -93,7 +93,7 @@ def _run_case(case: Case, sandbox: Path, folder: Path, context: Any) -> Ending:
 def find_faults(
     status: int | None, printed: str, text: str, before: dict[str, str], after: dict[str, str]
 ) -> list[str]:
-    """Return what is wrong with how a command ended; nothing, if all is as it should be."""
+    """Return the faults in how a command ended."""
     if status is None:
         return ["hangs"]
     faults = []
@@ -118,7 +118,7 @@ def find_faults(
 
 
 def _list_files(folder: Path) -> dict[str, str]:
-    """Return everything in a folder: files by their hash, folders with a slash behind the name."""
+    """Return the content of a folder: files with their hash, folders with a slash after their name."""
     content: dict[str, str] = {}
     for path in folder.rglob("*"):
         name = str(path.relative_to(folder))
@@ -132,7 +132,7 @@ def _list_files(folder: Path) -> dict[str, str]:
 
 
 def _run_command(case: Case, folder: Path, out: Path, err: Path) -> None:
-    """Be the command, in a process that does nothing else."""
+    """Run the command, in a process that does nothing else."""
     for number, path in ((1, out), (2, err)):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         os.dup2(handle, number)
@@ -147,5 +147,5 @@ def _run_command(case: Case, folder: Path, out: Path, err: Path) -> None:
 
         resource.setrlimit(resource.RLIMIT_FSIZE, (case.most_bytes, case.most_bytes))
     sys.argv = ["bottlegan", *case.arguments]
-    # Only the command line itself may be imported from below: it is what is tried.
+    # By name, because this package must not import the command line, which it tests.
     import_module("bottlegan.cli.main").main()

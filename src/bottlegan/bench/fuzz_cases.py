@@ -1,7 +1,7 @@
-"""What the fuzz campaign tries: damaged files, odd paths, absurd arguments, broken TOML, strange environments.
+"""The cases of the fuzz campaign: damaged files, odd paths, absurd arguments, broken TOML, strange environments.
 
-A case is a command and what is done to a small sandbox before it runs. Cases are drawn from a seed, so that one that
-failed can be run again. None of them would take long if it were accepted.
+A case is a command and the damage done to a small sandbox before it runs. Cases are drawn from a seed, so a failed case
+can be repeated. None would take long if the command accepted it.
 """
 
 import os
@@ -26,7 +26,7 @@ TRAIN = "steps = 1\nwarm_steps = 1\nbatch = 2\npixels = 16\ncheck_every = 1\n[mo
 DEMO = "labs = 2\npatches = 2\nreference = 2\nsize = 96\nrounds = 1\n"
 SIMULATE = "[labs]\ncount = 2\npatches = 2\nsize = 96\n"
 WRONG = "no_such_key = 1\n"
-"""Makes a file of settings invalid, whatever else it says: for commands that would take long."""
+"""Makes a file of settings invalid whatever its other content, for commands that would take long."""
 
 VALUES = (
     "-1",
@@ -69,17 +69,17 @@ ENDINGS = ("", ".png", ".tiff", ".safetensors", ".cube", ".json", ".toml", ".svs
 
 @dataclass(frozen=True)
 class Case:
-    """One command, what is done to its sandbox before, and its environment."""
+    """One command, the damage to its sandbox, and its environment."""
 
     family: str
     arguments: tuple[str, ...]
     damage: Callable[[Path], None] | None = None
     environment: dict[str, str] = field(default_factory=dict)
     most_bytes: int | None = None
-    """Of a file that the command may write: a full disk."""
+    """Largest file that the command may write, as on a full disk."""
 
     def __str__(self) -> str:
-        """Return the command as one would type it."""
+        """Return the command as a user would type it."""
         shown = " ".join(
             repr(word) if not word.isprintable() or " " in word or not word else word for word in self.arguments
         )
@@ -89,7 +89,7 @@ class Case:
 
 
 def make_sandbox(folder: Path) -> None:
-    """Fill a folder with one of everything that a command reads."""
+    """Fill a folder with one file of each kind that commands read."""
     random = numpy_stream(0, "sandbox")
     for place in ("lab", "truth", "labs/one", "labs/two", "ref"):
         (folder / place).mkdir(parents=True)
@@ -140,7 +140,7 @@ READERS = (
     ("log.jsonl", ("audit", "log.jsonl")),
     ("truth/b.png", ("evaluate", "lab", "truth")),
 )
-"""A file, and a command that reads it."""
+"""Files, each with a command that reads it."""
 
 
 def draw_file(random: Generator) -> Case:
@@ -180,7 +180,7 @@ def damage_file(path: Path, random: Generator) -> None:
 
 
 def replace_file(path: Path, kind: int) -> None:
-    """Put something in the place of a file that is none."""
+    """Replace a file by something that is not a file."""
     if kind == 0:
         path.mkdir()
     elif kind == 1:
@@ -207,7 +207,7 @@ WRITERS = (
     ("deploy", "init", "--host", "localhost", "--set", "no_such_key=1"),
     ("exchange", "init", "--server"),
 )
-"""Commands that lack nothing but where to write."""
+"""Commands that lack only the path to write to."""
 
 
 def draw_path(random: Generator) -> Case:
@@ -231,7 +231,7 @@ def draw_path(random: Generator) -> Case:
 
 
 def draw_odd_path(random: Generator) -> str:
-    """Return a path that somebody might give by mistake, or on purpose."""
+    """Return a path that somebody might type by mistake or on purpose."""
     kind = int(random.integers(5))
     if kind == 0:
         return "".join(
@@ -268,11 +268,11 @@ OPTIONS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "exchange": (("status",), ("--name",)),
     "no-such-command": ((), ("--out",)),
 }
-"""Of commands: arguments, and options that get any value. Those that would take long lack something in any case."""
+"""Commands with their arguments, and the options that get odd values. Slow commands always lack something."""
 
 
 def draw_arguments(random: Generator) -> Case:
-    """Return a command with any values for some of its options."""
+    """Return a command with odd values for some of its options."""
     name = str(random.choice(list(OPTIONS)))
     first, options = OPTIONS[name]
     chosen = random.choice(options, size=int(random.integers(1, min(4, len(options)) + 1)), replace=False)
@@ -284,7 +284,7 @@ def draw_arguments(random: Generator) -> Case:
 
 
 def draw_settings(random: Generator) -> Case:
-    """Return a command that reads settings, one of which is odd; the whole file may be."""
+    """Return a command that reads settings. One value, or the whole file, is odd."""
     name = ("train", "demo", "simulate")[random.integers(3)]
     text = {"train": TRAIN, "demo": DEMO, "simulate": SIMULATE}[name]
     lines = text.splitlines()
@@ -359,7 +359,7 @@ ENVIRONMENTS: tuple[dict[str, str], ...] = (
 
 
 def draw_environment(random: Generator) -> Case:
-    """Return an ordinary command in a strange environment, or on a disk that is full."""
+    """Return an ordinary command in a strange environment, or on a full disk."""
     arguments = QUICK[random.integers(len(QUICK))]
     if random.random() < 0.4:
         return Case("environment", arguments, most_bytes=int(random.choice([2000, 5000, 20_000])))

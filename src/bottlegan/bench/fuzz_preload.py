@@ -1,4 +1,4 @@
-"""What every case of the fuzz campaign would import: done once, in the process that all of them are forked from."""
+"""The imports of all fuzz cases, done once in the process that the cases are forked from."""
 
 from importlib import import_module
 

@@ -1,4 +1,4 @@
-"""What a thousand labs cost the server of a simulation, beside twenty: its memory, and the seconds of a round."""
+"""The cost of a thousand labs for the server of a simulation, against twenty: memory, and seconds per round."""
 
 import multiprocessing
 import resource
@@ -29,27 +29,27 @@ CONFIG = FederationConfig(
 
 
 def bench_many_labs(few: int = FEW, many: int = MANY, progress: Progress | None = None) -> dict[str, Json]:
-    """Return memory and seconds of the server with few and with many labs, of which as many are drawn in a round."""
+    """Return memory and seconds of the server with few and with many labs. Both draw equally many labs per round."""
     progress = progress or Silent()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         draw_labs(LABS, 0, folder, progress)
         model = next(iter(find_labs(folder / "labs").values()))
         sizes = {"few": few, "many": many}
-        found = {
+        costs = {
             key: measure(folder / key, model, count) for key, count in progress.track(sizes.items(), "federations", 2)
         }
     return {
         "labs": dict(sizes),
         "drawn": DRAWN,
-        **{key: dict(figures) for key, figures in found.items()},
-        "memory_ratio": found["many"]["megabytes"] / found["few"]["megabytes"],
-        "round_ratio": found["many"]["seconds_round"] / found["few"]["seconds_round"],
+        **{key: dict(figures) for key, figures in costs.items()},
+        "memory_ratio": costs["many"]["megabytes"] / costs["few"]["megabytes"],
+        "round_ratio": costs["many"]["seconds_round"] / costs["few"]["seconds_round"],
     }
 
 
 def measure(folder: Path, model: Path, count: int) -> Mapping[str, float]:
-    """Return what a federation of so many labs takes, in a process of its own: memory is counted at its highest."""
+    """Return the cost of a federation of `count` labs, in its own process, so that its peak memory is its own."""
     copy_labs(model, count, folder / "labs")
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
@@ -64,7 +64,7 @@ def measure(folder: Path, model: Path, count: int) -> Mapping[str, float]:
 
 
 def copy_labs(model: Path, count: int, folder: Path) -> None:
-    """Write so many labs that all have the images of one, and each a state of its own."""
+    """Write `count` labs that share the images of one lab, each with its own state."""
     config = load(LabConfig, model)
     home = model.parent.resolve()
     shared = replace(

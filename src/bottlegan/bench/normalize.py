@@ -1,4 +1,4 @@
-"""How fast images are normalized: ours and the peers in one process, on the same images, by turns.
+"""The speed of normalizing images: ours and the peers in one process, on the same images, taking turns.
 
 Two images of procedural tissue in one lab's style. Ours is fitted to the first, which it then maps, as well as the
 second, some of whose colors it has never seen; other rows begin with no color known, or count the fit. The peers
@@ -40,20 +40,20 @@ MapPixels = Callable[[Pixels], Pixels]
 Peer = Callable[[Pixels], MapPixels]
 """Fits another package's normalizer to one reference image; raises `ImportError` if the package cannot be used."""
 Timing = Callable[[], dict[str, float]]
-"""Takes the time of one or more rows, in seconds."""
+"""Measures the seconds of one or more rows."""
 
 BASE = "torchstain Macenko"
-"""The row that all others are compared with."""
+"""The row to compare all others with."""
 TISSUE = 512
-"""Side of the tissue that images are tiled with: drawing takes longer than in proportion to the area."""
+"""Side of the tissue that fills larger images as tiles, because the time to draw grows faster than the area."""
 TISSUES = 4
 """Different ones in an image; the scanner's noise differs in every pixel."""
 STRIP = 256
-"""Rows that the plain network maps at a time, to keep within a few hundred megabytes."""
+"""Rows that the plain network maps at a time, to need only a few hundred megabytes."""
 
 
 def bench_normalize(size: int = 2048, repeats: int = 5, progress: Progress | None = None) -> dict[str, Json]:
-    """Return the megapixels a second of all rows, and their ratios to torchstain's Macenko."""
+    """Return the megapixels per second of all rows, and their ratios to torchstain's Macenko."""
     if size < SMALLEST or repeats < 1:
         raise InputError(f"expected a size of at least {SMALLEST} px and one repeat, got {size} px and {repeats}")
     progress = progress or Silent()
@@ -89,7 +89,7 @@ def bench_normalize(size: int = 2048, repeats: int = 5, progress: Progress | Non
 
 
 def summarize(seconds: dict[str, list[float]], megapixels: float) -> dict[str, Json]:
-    """Return each row's median speed, and how many times that of torchstain's Macenko it is, if that was measured."""
+    """Return each row's median speed, and its ratio to that of torchstain's Macenko, if that was measured."""
     base = median(seconds[BASE]) if BASE in seconds else None
     return {
         row: {
@@ -117,7 +117,7 @@ def draw_images(size: int, progress: Progress) -> tuple[Pixels, Pixels, Pixels]:
 
 
 def tile(tissues: list[Tensor], size: int) -> Tensor:
-    """Return concentrations (2, size, size), made of those of smaller tissue (2, S, S)."""
+    """Return concentrations (2, size, size), tiled from smaller tissue (2, S, S)."""
     side = tissues[0].shape[-1]
     across = -(-size // side)
     rows = [torch.cat([tissues[(x + y) % len(tissues)] for x in range(across)], dim=2) for y in range(across)]
@@ -125,13 +125,13 @@ def tile(tissues: list[Tensor], size: int) -> Tensor:
 
 
 def count_colors(image: Pixels) -> int:
-    """Return how many different colors an image has: what a color table has to learn."""
+    """Return the number of different colors in an image, which a color table has to learn."""
     packed = image.astype(np.uint32) @ np.array([65536, 256, 1], np.uint32)
     return len(np.unique(packed))
 
 
 def time_ours(first: Pixels, second: Pixels) -> Timing:
-    """Return what times our normalizer, fitted anew before each run."""
+    """Return a function that times our normalizer, newly fitted before each run."""
     network = open_model(PRIOR)
 
     def run() -> dict[str, float]:
@@ -152,25 +152,25 @@ def time_ours(first: Pixels, second: Pixels) -> Timing:
 
 
 def map_plainly(normalizer: Normalizer, image: Pixels) -> Pixels:
-    """Return the image as the network maps it pixel by pixel."""
+    """Return the image, mapped by the network pixel by pixel."""
     strips = [image[top : top + STRIP] for top in range(0, len(image), STRIP)]
     return np.concatenate([from_batch(normalizer(to_batch(strip)))[0] for strip in strips])
 
 
 def time_peer(name: str, normalize: MapPixels, image: Pixels) -> Timing:
-    """Return what times another package's normalizer."""
+    """Return a function that times another package's normalizer."""
     return lambda: {name: clock(lambda: normalize(image))}
 
 
 def clock(work: Callable[[], object]) -> float:
-    """Return the seconds that some work takes."""
+    """Return the seconds of some work."""
     started = time.perf_counter()
     work()
     return time.perf_counter() - started
 
 
 def peer_torchstain(kind: Kind, **options: bool) -> Peer:
-    """Return torchstain's normalizer, called with the given options."""
+    """Return torchstain's normalizer, called with these options."""
 
     def fit(reference: Pixels) -> MapPixels:
         normalizer = getattr(find_package("torchstain").normalizers, f"{kind}Normalizer")(backend="torch")
@@ -187,7 +187,7 @@ def peer_torchstain(kind: Kind, **options: bool) -> Peer:
 
 
 def peer_staintools(kind: Kind) -> Peer:
-    """Return the normalizer of torch-staintools, as it comes."""
+    """Return the normalizer of torch-staintools with its defaults."""
 
     def fit(reference: Pixels) -> MapPixels:
         normalizer = find_package("torch_staintools.normalizer").NormalizerBuilder.build(kind.lower())
@@ -198,7 +198,9 @@ def peer_staintools(kind: Kind) -> Peer:
             try:
                 return from_batch(normalizer(to_batch(image)))[0]
             except masks.TissueMaskException as error:
-                raise ValueError(str(error)) from error  # so that it is told from faults, as those of the others
+                raise ValueError(
+                    str(error)
+                ) from error  # so that it is reported like the failures of others, not as a bug
 
         return normalize
 
@@ -217,7 +219,7 @@ def peer_tiatoolbox(kind: Kind) -> Peer:
 
 
 def find_package(name: str) -> ModuleType:
-    """Return a module of another package, or say in an `ImportError` why there is none."""
+    """Return a module of another package, or raise an `ImportError` that says why it is missing."""
     package = name.partition(".")[0]
     if importlib.util.find_spec(package) is None:
         raise ImportError("not installed")
@@ -234,7 +236,7 @@ OTHERS: dict[str, Peer] = {
     "tiatoolbox Reinhard": peer_tiatoolbox("Reinhard"),
 }
 PEERS: dict[str, Peer] = {
-    # Images of each stain alone, which it also makes unless told not to, are nothing that the others make.
+    # By default it also makes an image of each stain alone, which the others do not.
     BASE: peer_torchstain("Macenko", stains=False),
     "torchstain Macenko, with an image of each stain": peer_torchstain("Macenko"),
     "torchstain Reinhard": peer_torchstain("Reinhard"),

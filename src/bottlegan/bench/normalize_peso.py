@@ -1,4 +1,4 @@
-"""How close closed-form normalizers come to the truth on 240 real patches in 240 foreign styles.
+"""The error of closed-form normalizers on 240 real patches in 240 unknown styles.
 
 All methods run in one go on the same patches: nothing, torchstain's Macenko and Reinhard, and our robust Macenko. The
 patches are cut in two halves; each half is normalized with the other half as reference set, so that no method ever
@@ -27,7 +27,7 @@ from bottlegan.reproduce.classical import METHODS, attempt, halves
 
 @dataclass(frozen=True)
 class Row:
-    """What one method reached over all patches."""
+    """The result of one method over all patches."""
 
     method: str
     mse_mean: float
@@ -40,7 +40,7 @@ class Row:
 
 
 def measure(patches: PesoPatches) -> list[Row]:
-    """Return one row a method."""
+    """Return one row per method."""
     pools, styled = (
         [patches.read_images(stain, tuple(half)) for half in halves(patches.ids)] for stain in ("reference", "styled")
     )
@@ -84,7 +84,7 @@ def format_row(row: Row) -> str:
 
 
 def main() -> None:
-    """Print the table and, if asked, write it as JSON."""
+    """Print the table and, if requested, write it as JSON."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, help="folder of PESO patches")
     parser.add_argument("--json", type=Path)

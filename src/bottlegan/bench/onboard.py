@@ -1,4 +1,4 @@
-"""How well a lab that nobody has seen is onboarded from one patch, ours and the peers in one run.
+"""The quality of onboarding an unseen lab from one patch: ours and the peers in one run.
 
 Each PESO patch is a lab of its own, whose style is fitted to that patch alone, unlabeled and unpaired. It is scored
 against the same tissue in the reference stain, which no method sees: those that need reference images get those of the
@@ -45,21 +45,21 @@ from bottlegan.training.prior import draw_known_style
 SHIPPED = "ours, shipped prior"
 SIMULATED_LABS = 24
 MANY = 6
-"""Patches a lab that are compared with one."""
+"""Patches per lab that are compared with a single one."""
 FURTHER = 4
-"""Patches of each simulated lab that it is scored on."""
+"""Number of patches of each simulated lab for scoring."""
 SEED = 2024
 """Of the simulated labs: no style that the prior was trained on."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """What a method makes of one lab's patch."""
+    """The result of a method for one lab's patch."""
 
     normalized: Tensor | None
-    """(1, 3, H, W), or None where the method fails."""
+    """(1, 3, H, W), or None if the method fails."""
     seconds: float
-    """To fit; of a method that fits as it maps, to do both."""
+    """Seconds to fit or, for a method that fits while it maps, to do both."""
     restain: Callable[[Pixels], Pixels] | None = None
     verdict: str | None = None
     size: int | None = None
@@ -68,19 +68,19 @@ class Fitted:
 
 Fit = Callable[[Pixels], Fitted]
 FitMethod = Callable[[Half], Fit]
-"""Prepares a method for the labs of one half; raises `ImportError` if it needs a package that cannot be used."""
+"""Prepares a method for the labs of one half; raises `ImportError` if a package that it needs cannot be used."""
 
 
 @dataclass(frozen=True)
 class LabScore:
-    """How well one lab was onboarded."""
+    """The scores of onboarding one lab."""
 
     mse: float
     unchanged: float
     """The MSE of doing nothing."""
     ssim: float
     turned: float
-    """Share of pixel pairs, clearly light and dark in the truth, that are the other way around."""
+    """Share of pixel pairs with a clear order of darkness in the truth that are reversed."""
     restained: float | None
     """The MSE of restaining."""
     seconds: float
@@ -92,15 +92,15 @@ class LabScore:
 def bench_onboard(
     halves: tuple[Half, Half], labs: int | None = None, progress: Progress | None = None
 ) -> dict[str, Json]:
-    """Return the figures of all rows, and what six patches a lab are worth.
+    """Return the figures of all rows, and the benefit of six patches per lab.
 
     Args:
         halves: The labs.
-        labs: How many of them to take, at even distances; all, if None.
-        progress: Where to report progress.
+        labs: Number of evenly spaced labs to use; None for all.
+        progress: Receives progress.
     """
     if labs is not None and labs < len(halves):
-        raise InputError(f"expected at least {len(halves)} labs, one of each half, got {labs}; give a larger number")
+        raise InputError(f"expected at least {len(halves)} labs, one from each half, got {labs}; give a larger number")
     progress = progress or Silent()
     model = BottleGAN.load(PRIOR)
     chosen = halves if labs is None else (thin(halves[0], labs - labs // 2), thin(halves[1], labs // 2))
@@ -123,7 +123,7 @@ def bench_onboard(
 
 
 def list_methods(model: BottleGAN) -> dict[str, FitMethod]:
-    """Return all rows to be made, by name."""
+    """Return all rows by name."""
     methods: dict[str, FitMethod] = {SHIPPED: lambda half: fit_prior(model)}
     methods["shipped prior, real reference stain"] = lambda half: fit_prior(with_reference(model, half.pool))
     methods |= {name: fit_classical(prepare) for name, prepare in METHODS.items()}
@@ -132,7 +132,7 @@ def list_methods(model: BottleGAN) -> dict[str, FitMethod]:
 
 
 def thin(half: Half, count: int) -> Half:
-    """Return so many of the labs at even distances, with the whole pool."""
+    """Return `count` evenly spaced labs, with the whole pool."""
     rows = spread(range(len(half.names)), count)
     return replace(
         half,
@@ -143,7 +143,7 @@ def thin(half: Half, count: int) -> Half:
 
 
 def make_row(name: str, method: FitMethod, halves: Sequence[Half], progress: Progress) -> dict[str, Json]:
-    """Fit a method to each lab, and summarize how well that went."""
+    """Fit a method to each lab, and summarize its scores."""
     scores: list[LabScore] = []
     for half in halves:
         fit = method(half)
@@ -154,7 +154,7 @@ def make_row(name: str, method: FitMethod, halves: Sequence[Half], progress: Pro
 
 
 def score_fit(fitted: Fitted, styled: Pixels, truth: Pixels) -> LabScore:
-    """Compare what a method made of a lab's patch with the truth."""
+    """Compare a method's result for a lab's patch with the truth."""
     image, target = to_batch(styled), to_batch(truth)
     output = image if fitted.normalized is None else fitted.normalized
     restained = fitted.restain and to_batch(fitted.restain(truth))
@@ -172,7 +172,7 @@ def score_fit(fitted: Fitted, styled: Pixels, truth: Pixels) -> LabScore:
 
 
 def summarize(scores: Sequence[LabScore]) -> dict[str, Json]:
-    """Return what the scores of all labs come to; what a method does not do is None."""
+    """Return a summary of all labs' scores. Figures that do not apply to a method are None."""
     mse = np.array([score.mse for score in scores])
     restained = [score.restained for score in scores if score.restained is not None]
     verdicts = Counter(score.verdict for score in scores if score.verdict is not None)
@@ -200,7 +200,7 @@ def summarize(scores: Sequence[LabScore]) -> dict[str, Json]:
 
 
 def fit_prior(model: BottleGAN) -> Fit:
-    """Return what fits a code to a patch, the network frozen; a refused patch stays as it is."""
+    """Return a function that fits a code to a patch with a frozen network. Refused patches stay unchanged."""
     weights = to_weights(model)
 
     def fit(styled: Pixels) -> Fitted:
@@ -220,14 +220,14 @@ def fit_prior(model: BottleGAN) -> Fit:
 
 
 def with_reference(model: BottleGAN, pool: Sequence[Pixels]) -> BottleGAN:
-    """Return a model whose reference stain is that of other images, RGB levels (H, W, 3)."""
+    """Return a model with the reference stain of other images, RGB levels (H, W, 3)."""
     changed = copy.deepcopy(model)
     changed.reference = describe_reference(pool)
     return changed
 
 
 def fit_classical(prepare: Prepare) -> FitMethod:
-    """Return a method that is prepared with the pool of a half, and then fits to each patch as it maps it."""
+    """Return a method that is prepared with the pool of a half, and fits each patch while mapping it."""
 
     def method(half: Half) -> Fit:
         try:
@@ -248,7 +248,7 @@ def fit_classical(prepare: Prepare) -> FitMethod:
 
 
 def fit_peer(peer: Peer) -> FitMethod:
-    """Return a method of another package, which is given the same mosaic of the pool as torchstain."""
+    """Return a method of another package. It gets the same mosaic of the pool as torchstain."""
 
     def prepare(pool: Tensor) -> Callable[[Tensor], Tensor]:
         (mosaic,) = from_batch(torch.cat(list(pool[::8, :, ::2, ::2]), dim=2)[None])
@@ -259,19 +259,19 @@ def fit_peer(peer: Peer) -> FitMethod:
 
 
 def bench_patches(model: BottleGAN, tissue: Sequence[Pixels], labs: int, progress: Progress) -> dict[str, Json]:
-    """Return how much better labs are known from MANY patches than from one, on patches that no fit saw."""
+    """Return how much better MANY patches determine a lab's style than one, on patches that no fit used."""
     most = min(MANY, len(tissue) - 1)
     weights = to_weights(model)
     errors: dict[int, list[float]] = {1: [], most: []}
     for lab in progress.track(range(labs), f"one patch a lab, and {most}", labs):
         styled, truths = draw_lab(tissue, most + FURTHER, lab)
-        for count, found in errors.items():
+        for count, results in errors.items():
             fitted = onboard(styled[:count], weights)
             normalizer = Normalizer(weights, fitted.code, diagnosis=fitted.diagnosis)
             pairs = list(zip(styled, truths, strict=True))[most:]
             each = [mean_squared_error(to_batch(normalizer(image)), to_batch(truth)).item() for image, truth in pairs]
-            found.append(float(np.mean(each)))
-    one, many = (float(np.median(found)) for found in errors.values())
+            results.append(float(np.mean(each)))
+    one, many = (float(np.median(results)) for results in errors.values())
     return {
         "labs": labs,
         "patches": most,
@@ -283,7 +283,7 @@ def bench_patches(model: BottleGAN, tissue: Sequence[Pixels], labs: int, progres
 
 
 def draw_lab(tissue: Sequence[Pixels], count: int, lab: int) -> tuple[list[Pixels], list[Pixels]]:
-    """Return patches of different tissue in a simulated style of their own, and the same in the reference stain."""
+    """Return patches of different tissue in a simulated style, and the same patches in the reference stain."""
     style = draw_known_style(SEED, "lab", lab)
     chosen = numpy_stream(SEED, "tissue", lab).permutation(len(tissue))[:count]
     noise = torch_stream(SEED, "noise", lab)

@@ -1,4 +1,4 @@
-"""How well images of one physical lab are brought to the style of another: ours and the peers in one run.
+"""The quality of bringing images of one physical lab to the style of another: ours and the peers in one run.
 
 Two labs with dyes, lamp, sensor, tone curve, noise and JPEG of their own show different tissue, which methods are
 fitted to. Further patches are shown by both labs, so that what a method makes of the first lab's can be compared with
@@ -6,7 +6,7 @@ the second's, pixel by pixel. The floor is an affine map of densities that is fi
 
 Twice: with patches as they come, and with opposite composition, where one lab's are poor in nuclei and the other's are
 rich, but the tissue that is scored is neither. A method that fails on an image leaves it as it is, and is counted.
-Nothing needs data, and all follows from one seed, which training never uses.
+It needs no data. Everything follows from one seed, which training never uses.
 """
 
 import os
@@ -43,53 +43,53 @@ from bottlegan.stain.style import REFERENCE
 SEED = 2024
 PAIRS = 200
 POOL, SIDE = 96, 256
-"""Patches that all labs show some of, and their side in pixels."""
+"""Number of patches in the pool that labs draw from, and their side in pixels."""
 LEAST_TISSUE = 0.4
-"""Share of a patch that is no glass."""
+"""Least share of a patch that is not glass."""
 FITTED, SCORED = 6, 4
 """Patches that each lab of a pair is known by, and further ones that both show."""
 REFERENCES = 16
-"""Patches whose statistics the closed form needs."""
+"""Number of patches for the statistics that the closed form needs."""
 AS_THEY_COME, OPPOSITE = "as they come", "opposite composition"
 FLOOR, LEAST = "paired affine map", "paired affine map, least error"
 """What all are compared with: least squares in closed form; and how much lower an affine map can get."""
 STEPS = 4
-"""Toward that, at most."""
+"""Most steps of that descent."""
 
 
 @dataclass(frozen=True)
 class LabPair:
-    """What two labs show: RGB levels (SIDE, SIDE, 3)."""
+    """The images of two labs: RGB levels (SIDE, SIDE, 3)."""
 
     fitted_a: list[Pixels]
     fitted_b: list[Pixels]
-    """Other tissue than that of the first lab."""
+    """Different tissue from that of the first lab."""
     scored_a: list[Pixels]
     scored_b: list[Pixels]
     """The same tissue as `scored_a`, in the second lab."""
 
 
 FitPair = Callable[[LabPair], MapPixels]
-"""Fits a method to two labs, and returns what brings images of the first to the style of the second."""
+"""Fits a method to two labs, and returns a map of the first lab's images to the second lab's style."""
 
 
 @dataclass(frozen=True)
 class Score:
-    """What a method makes of one pair of labs."""
+    """The score of a method for one pair of labs."""
 
     mse: float
     failed: bool
-    """Whether any image was left as it was, because the method could not do it, or refused to."""
+    """Whether any image was left unchanged, because the method failed or refused it."""
 
 
 def bench_physical(
     pairs: int = PAIRS, progress: Progress | None = None, methods: Mapping[str, FitPair | str] | None = None
 ) -> dict[str, Json]:
-    """Return the figures of all methods, for patches as they come and for opposite composition.
+    """Return the figures of all methods, for random patches and for opposite composition.
 
     Args:
-        pairs: How many pairs of labs to draw.
-        progress: Where to report progress.
+        pairs: Number of pairs of labs to draw.
+        progress: Receives progress.
         methods: Rows by name, or why a row cannot be made, beside doing nothing and the paired affine map; by default
             ours, the closed form, and the peers.
     """
@@ -121,7 +121,7 @@ def draw_pool(progress: Progress) -> list[Patch]:
 
 
 def draw_pair(pool: Sequence[Patch], index: int, test: str) -> LabPair:
-    """Draw pair number `index`; in both tests it has the same labs, but shows other tissue."""
+    """Draw pair number `index`. Both tests have the same labs, but different tissue."""
     lab_a, lab_b = (draw_physical_lab(numpy_stream(SEED, "bench lab", index, which)) for which in "ab")
     nuclei = [patch.nuclei for patch in pool]
     fitted_a, fitted_b, scored = choose_tissue(numpy_stream(SEED, "bench tissue", index, test), nuclei, index, test)
@@ -141,13 +141,13 @@ def draw_pair(pool: Sequence[Patch], index: int, test: str) -> LabPair:
 def choose_tissue(
     random: np.random.Generator, nuclei: Sequence[float], index: int, test: str
 ) -> tuple[list[int], list[int], list[int]]:
-    """Return which patches the first lab shows, which the second, and which both; no patch is in two of these.
+    """Return the patches of the first lab, of the second, and of both; no patch appears in two of these.
 
     Args:
-        random: Decides.
-        nuclei: Of each patch of the pool, how much of it nuclei cover.
-        index: Of the pair: with opposite composition, the first lab of every other pair is the rich one.
-        test: As patches come, or opposite composition.
+        random: Generator for the choice.
+        nuclei: Share of each patch of the pool that nuclei cover.
+        index: Number of the pair. With opposite composition, the first lab of every other pair is rich in nuclei.
+        test: Random patches, or opposite composition.
     """
     order = np.argsort(nuclei, kind="stable")
     third = len(order) // 3
@@ -173,7 +173,7 @@ def score_methods(
 
 
 def score_pair(fit: FitPair, pair: LabPair) -> Score:
-    """Fit a method to a pair of labs, and compare what it makes of the first one's images with the second's."""
+    """Fit a method to a pair of labs, and compare the first lab's mapped images with those of the second."""
     try:
         fitted = Fitted(fit(pair))
     except (RuntimeError, ValueError, IndexError):  # as of mapping; also our own `InputError`
@@ -184,13 +184,13 @@ def score_pair(fit: FitPair, pair: LabPair) -> Score:
 
 
 def measure_error(outputs: Sequence[Pixels], truths: Sequence[Pixels]) -> float:
-    """Return the mean squared error of images, whose levels are in [0, 1]."""
+    """Return the mean squared error of images, with levels scaled to [0, 1]."""
     output, truth = (torch.cat([to_batch(image) for image in images]) for images in (outputs, truths))
     return mean_squared_error(output, truth).mean().item()
 
 
 def summarize(scores: Mapping[str, Sequence[Score]]) -> dict[str, Json]:
-    """Return the figures of each method, beside those of doing nothing and of the paired affine map."""
+    """Return the figures of each method, compared with doing nothing and with the paired affine map."""
     errors = {name: np.array([score.mse for score in found]) for name, found in scores.items()}
     floor = describe(errors[FLOOR])
     rows: dict[str, Json] = {}
@@ -210,7 +210,7 @@ def summarize(scores: Mapping[str, Sequence[Score]]) -> dict[str, Json]:
 
 
 def describe(errors: np.ndarray) -> dict[str, float]:
-    """Return what errors (N,) come to."""
+    """Return a summary of errors (N,)."""
     return {
         "mean": float(errors.mean()),
         "median": float(np.median(errors)),
@@ -220,7 +220,7 @@ def describe(errors: np.ndarray) -> dict[str, float]:
 
 
 def list_methods() -> dict[str, FitPair | str]:
-    """Return all rows by name, but for those that need no fit; instead of a peer that cannot be used, why not."""
+    """Return all rows that need a fit, by name. For a peer that cannot be used, return the reason instead."""
     methods: dict[str, FitPair | str] = {
         OURS: fit_ours(BottleGAN.load(PRIOR)),
         "robust Macenko (ours)": fit_closed_form(draw_reference()),
@@ -238,7 +238,7 @@ def list_methods() -> dict[str, FitPair | str]:
 
 
 def fit_ours(model: BottleGAN) -> FitPair:
-    """Return what onboards both labs; a pair of which either is refused counts as failed."""
+    """Return a function that onboards both labs. A pair with a refused lab counts as failed."""
 
     def fit(pair: LabPair) -> MapPixels:
         a, b = (Normalizer.fit(images, model=model) for images in (pair.fitted_a, pair.fitted_b))
@@ -256,10 +256,10 @@ def draw_reference() -> Reference:
 
 
 def fit_closed_form(reference: Reference) -> FitPair:
-    """Return what finds the stains of both labs in closed form, and goes by way of the reference stain."""
+    """Return a function that finds the stains of both labs in closed form, and maps through the reference stain."""
 
     def find(images: Sequence[Pixels]) -> AffineMap:
-        # As many pixels of all images as it takes of one, because more make it slower and no better.
+        # As many pixels of all images together as of one, because more make it slower and no better.
         pixels = [sample_density(to_batch(image))[:, :: len(images)] for image in images]
         found = fit_density_map(torch.cat(pixels, dim=1), reference)
         return AffineMap(found.matrix, found.bias)
@@ -268,7 +268,7 @@ def fit_closed_form(reference: Reference) -> FitPair:
 
 
 def fit_peer(peer: Peer) -> FitPair:
-    """Return another package's normalizer: it aims at a mosaic of the second lab's patches, and fits as it maps."""
+    """Return another package's normalizer, which fits while mapping. Its target is a mosaic of the second lab."""
 
     def fit(pair: LabPair) -> MapPixels:
         convert = peer(np.hstack(pair.fitted_b))
@@ -278,15 +278,15 @@ def fit_peer(peer: Peer) -> FitPair:
 
 
 def fit_paired(pair: LabPair, steps: int = 0) -> MapPixels:
-    """Return the affine map of densities between the images that are scored, with nearly the least error in them.
+    """Return the affine map of densities between the scored images, with nearly the smallest possible error.
 
     An intensity I = exp(-OD) changes by I times what its density does, so that is the weight of each pixel in
 
         min over A, b of sum over pixels and channels of I_B^2 (OD_A A + b - OD_B)^2.
 
     Args:
-        pair: Whose further patches it is fitted to, and then scored on.
-        steps: Of Gauss and Newton, at most, down the error of the images itself, which has no closed form.
+        pair: The pair whose scored patches it is fitted to.
+        steps: Most Gauss-Newton steps on the error of the images itself, which has no closed form.
     """
     before, after = (gather_density(images) for images in (pair.scored_a, pair.scored_b))
     known = torch.cat([before, torch.ones_like(before[:, :1])], dim=1)
@@ -296,18 +296,18 @@ def fit_paired(pair: LabPair, steps: int = 0) -> MapPixels:
 
 
 def solve(known: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
-    """Return the numbers (4,) with the least squares of weight (known @ numbers - wanted); (P, 4), (P,) and (P,)."""
+    """Return the numbers (4,) that minimize the squares of weight (known @ numbers - wanted); (P, 4), (P,), (P,)."""
     weighted = weight[:, None] * known
     return torch.linalg.pinv(weighted.T @ weighted, hermitian=True) @ (weighted.T @ (weight * wanted))
 
 
 def descend(known: Tensor, wanted: Tensor, numbers: Tensor, steps: int) -> Tensor:
-    """Return numbers (4,) with a lower error of the intensities of densities known @ numbers, as long as it falls."""
+    """Return numbers (4,) with a lower error of the intensities of known @ numbers, stepping while the error falls."""
     truth = to_rgb(wanted)
     least = (to_rgb(known @ numbers) - truth).square().mean()
     for _ in range(steps):
         output = to_rgb(known @ numbers)
-        inside = (output > 0) & (output < 1)  # what is cut off does not change
+        inside = (output > 0) & (output < 1)  # clipped values do not change
         change = solve(known, (output - truth) / output.clamp(min=1e-3), torch.where(inside, output, 0.0))
         error = (to_rgb(known @ (numbers + change)) - truth).square().mean()
         if not error < least:
@@ -317,15 +317,15 @@ def descend(known: Tensor, wanted: Tensor, numbers: Tensor, steps: int) -> Tenso
 
 
 def gather_density(images: Sequence[Pixels]) -> Tensor:
-    """Return the densities (P, 3) of all pixels of some images, float64."""
+    """Return the densities (P, 3) of all pixels of images, float64."""
     return torch.cat([to_density(to_batch(image).double()).flatten(2)[0].T for image in images])
 
 
-def map_affinely(found: AffineMap) -> MapPixels:
-    """Return what maps images by one map of densities; refuse one that is not finite."""
-    if not all(bool(part.isfinite().all()) for part in found):
+def map_affinely(affine: AffineMap) -> MapPixels:
+    """Return a function that maps images by one map of densities; refuse a map that is not finite."""
+    if not all(bool(part.isfinite().all()) for part in affine):
         raise ValueError("the map is not finite")
-    return lambda image: from_batch(map_images(found, to_batch(image)))[0]
+    return lambda image: from_batch(map_images(affine, to_batch(image)))[0]
 
 
 BASES: dict[str, FitPair] = {
@@ -333,4 +333,4 @@ BASES: dict[str, FitPair] = {
     FLOOR: fit_paired,
     LEAST: partial(fit_paired, steps=STEPS),
 }
-"""What every method is compared with."""
+"""The rows that every method is compared with."""

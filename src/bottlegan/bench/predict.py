@@ -1,4 +1,4 @@
-"""How fast a whole slide is predicted, over reading it alone, in one run.
+"""The speed of predicting a whole slide, against only reading it, in one run.
 
 Both read the same tiles, of the level that the network was trained at, in as many threads. Reading alone does nothing
 else; predicting normalizes, runs the network, and writes the map, its outlines and its areas. The style is fitted, and
@@ -41,7 +41,7 @@ from bottlegan.stain.style import REFERENCE
 from bottlegan.training.task import TrainingConfig, labeled_loss
 
 STEPS, PATCHES, SIDE = 150, 12, 256
-"""Of training, so that what is found looks like glands: outlines of noise would take far longer."""
+"""Steps of training, patches and their side: enough for glands, because outlines of noise would take far longer."""
 READ, PREDICT = "reading alone", "predict"
 SEED = 0
 
@@ -53,14 +53,14 @@ def bench_predict(
     repeats: int = 3,
     progress: Progress | None = None,
 ) -> dict[str, Json]:
-    """Return the seconds of both, their ratio, and megapixels a second: of the slide, and of what the network saw.
+    """Return the seconds of both, their ratio, and megapixels per second, of the slide and of the network's input.
 
     Args:
-        slide: To measure with; else one is drawn.
-        size: Of the slide that is drawn.
-        network: To measure with; else the default one, trained for seconds.
-        repeats: How often each is measured; the median counts.
-        progress: Where to report.
+        slide: Slide to measure with; by default one is drawn.
+        size: Side of the drawn slide.
+        network: Network to measure with; by default our own, trained for seconds.
+        repeats: Number of measurements; the median is reported.
+        progress: Receives progress.
     """
     if repeats < 1:
         raise InputError(f"expected at least one repeat, got {repeats}")
@@ -104,7 +104,7 @@ def bench_predict(
 
 
 def time_reading(predictor: Predictor, source: Path) -> float:
-    """Return the seconds of reading all tiles, at the network's resolution, and doing nothing with them."""
+    """Return the seconds of only reading all tiles, at the network's resolution."""
     started = time.perf_counter()
     with open_slide(source) as slide, ThreadPoolExecutor(os.cpu_count()) as pool:
         view = look_at(slide, predictor.task.micrometers, None)

@@ -1,6 +1,6 @@
-"""Where nuclei, other tissue and glass are in an image, and what color they have.
+"""The regions of nuclei, other tissue and glass in an image, and their colors.
 
-All three are found on the input, so that all methods are measured on the same pixels. Colors are means in CIE Lab.
+All three are found in the input, so that all methods are measured on the same pixels. Colors are means in CIE Lab.
 """
 
 from collections.abc import Sequence
@@ -18,25 +18,25 @@ Mask = NDArray[np.bool_]
 Color = NDArray[np.float64]
 
 BRIGHTEST = 0.995
-"""Share of the pixels that are darker than what counts as the brightest lightness of an image."""
+"""Quantile of the lightness that counts as the brightest of an image."""
 DARKER = 0.05
-"""How much darker than that glass may be, as a share of it."""
+"""How much darker than that glass may be, relative to it."""
 MOST_CHROMA = 10.0
-"""Of glass; pale tissue that is as light and flat has more."""
+"""Largest chroma of glass; pale tissue that is as light and flat has more."""
 MOST_ROUGHNESS = 1.5
-"""Standard deviation of the lightness of glass within WINDOW."""
+"""Largest standard deviation of the lightness of glass within WINDOW."""
 WINDOW = 5
 """Side in pixels of the square that must be flat, and of the smallest piece of glass."""
 SQUARE = np.ones((WINDOW, WINDOW), bool)
 WHITE = 85.0
-"""Lightness of the brightest pixels from where glass is white, and should stay so; dim photographs have no such."""
+"""Least lightness of the brightest pixels for glass that must stay white; dim photographs have less."""
 ENOUGH = 0.01
-"""Share of an image that must be glass for its color to count."""
+"""Least share of glass in an image for its color to count."""
 
 
 @dataclass(frozen=True)
 class Regions:
-    """Where what is in an image, (H, W) bool; each None if it is not known or there is not enough of it."""
+    """Masks (H, W) of the regions of an image. Each is None if it is unknown or too small."""
 
     nuclei: Mask | None
     other: Mask | None
@@ -62,7 +62,7 @@ class Colors:
 
 
 def find_regions(image: Pixels, nuclei: Mask | None) -> Regions:
-    """Divide an image (H, W, 3), uint8, given where its nuclei are, if that is known."""
+    """Divide an image (H, W, 3), uint8, into regions, with the mask of its nuclei if known."""
     lab = rgb2lab(image)
     glass = find_glass(lab)
     white = np.quantile(lab[..., 0], BRIGHTEST) >= WHITE and glass.mean() >= ENOUGH
@@ -72,7 +72,7 @@ def find_regions(image: Pixels, nuclei: Mask | None) -> Regions:
 
 
 def find_glass(lab: NDArray[np.float64]) -> Mask:
-    """Return where an image (H, W, 3) in CIE Lab shows glass, (H, W) bool.
+    """Return the mask of glass, (H, W) bool, of an image (H, W, 3) in CIE Lab.
 
     Glass is nearly as light as the brightest pixels of its image, nearly gray, and flat: the lightness within a small
     square around each pixel varies little. Pieces that do not hold such a square are dropped. The brightness is
@@ -97,7 +97,7 @@ def measure_colors(image: Pixels, regions: Regions) -> Colors:
 
 
 def average(colors: Sequence[Colors]) -> tuple[Color, Color] | None:
-    """Return the mean color of nuclei and of other tissue over images, if the nuclei of any are known."""
+    """Return the mean color of nuclei and of other tissue over images, or None if no image has known nuclei."""
     known = [(each.nuclei, each.other) for each in colors if each.nuclei is not None and each.other is not None]
     if not known:
         return None
@@ -124,9 +124,9 @@ def root_mean_square(differences: NDArray[np.float64]) -> float:
 
 
 def summarize_glass(before: Sequence[Colors], after: Sequence[Colors]) -> dict[str, Json] | None:
-    """Return what becomes of glass, on average over the images that show it; None if none do.
+    """Return the mean change of glass over the images that show it; None if none do.
 
-    Lost lightness and gained chroma are counted image by image, and what one gains does not make up for another's loss.
+    Lost lightness and gained chroma are counted per image; one image's gain does not offset another's loss.
     """
     pairs = [
         (a.glass, b.glass) for a, b in zip(before, after, strict=True) if a.glass is not None and b.glass is not None

@@ -1,4 +1,4 @@
-"""How well images of real laboratories are normalized: ours and the peers in one run, on the same pixels.
+"""The quality of normalizing images of real laboratories: ours and the peers in one run, on the same pixels.
 
 There is no ground truth. What can be measured without: after normalization nuclei should have the same color in every
 lab, and so should other tissue; nuclei must stay darker than it; glass must stay as white as it was, without a halo
@@ -42,15 +42,15 @@ from bottlegan.imaging.files import Pixels, read_image
 from bottlegan.reproduce.table2_files import find_commit
 
 WAYS = ("labs", "images")
-"""What a method is fitted to: all images of a lab, or each image alone."""
+"""The ways to fit a method: to all images of a lab, or to each image alone."""
 VERDICTS = ("good", "uncertain", "refused")
 PATCHES, SIDE = 6, 448
-"""Patches of a lab that fitting is timed with, and their side in pixels."""
+"""Number of a lab's patches for timing a fit, and their side in pixels."""
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One image of a lab, with what is known of it before any method sees it."""
+    """One image of a lab, with its regions and colors before any mapping."""
 
     name: str
     lab: str
@@ -61,18 +61,18 @@ class Sample:
 
 @dataclass(frozen=True)
 class Mapped:
-    """What a method makes of one image."""
+    """The result of a method for one image."""
 
     sample: Sample
     colors: Colors
     failed: bool
     opinion: Opinion | None
-    """Of the fit."""
+    """The method's opinion of its fit."""
 
 
 @dataclass(frozen=True)
 class World:
-    """All that is measured on."""
+    """All images for measuring."""
 
     labs: dict[str, list[Sample]]
     tiles: Tiles
@@ -95,9 +95,9 @@ def bench_real_labs(
 
     Args:
         data: Real images.
-        methods: Rows by name, or why a row cannot be made; by default doing nothing, ours and the peers.
-        model: The model file that ours is fitted with; by default the one shipped in the package.
-        progress: Where to report progress.
+        methods: Rows by name, or the reason why a row is missing; by default doing nothing, ours and the peers.
+        model: The model file for our fits; by default the one shipped in the package.
+        progress: Receives progress.
     """
     progress = progress or Silent()
     world = read_world(data, progress)
@@ -117,7 +117,7 @@ def bench_real_labs(
 
 
 def read_world(data: RealData, progress: Progress) -> World:
-    """Read all images, and find out what is where in them."""
+    """Read all images, and find their regions."""
     labs: dict[str, list[Sample]] = {}
     for each in progress.track(data.images, "reading images", len(data.images)):
         image = each.read()
@@ -153,7 +153,7 @@ def map_lab(method: LabMethod, lab: Sequence[Sample]) -> list[Mapped]:
 
 
 def summarize(groups: dict[str, list[Mapped]]) -> dict[str, Json]:
-    """Return the figures of a method that was fitted to each of some groups of images: labs, or one image each."""
+    """Return the figures of a method that was fitted to each group of images: a lab, or a single image."""
     images = [each for group in groups.values() for each in group]
     found = {name: average([each.colors for each in group]) for name, group in groups.items()}
     known = {name: colors for name, colors in found.items() if colors is not None}
@@ -189,34 +189,34 @@ def _tell(opinion: Opinion | None) -> dict[str, Json] | None:
 
 def share_verdicts(opinions: Sequence[Opinion | None]) -> dict[str, Json] | None:
     """Return the share of each verdict; None if the method has none."""
-    given = Counter(opinion.verdict for opinion in opinions if opinion is not None)
-    return {verdict: given[verdict] / len(opinions) for verdict in VERDICTS} if given else None
+    verdicts = Counter(opinion.verdict for opinion in opinions if opinion is not None)
+    return {verdict: verdicts[verdict] / len(opinions) for verdict in VERDICTS} if verdicts else None
 
 
 def measure_places(method: LabMethod, world: World) -> dict[str, Json] | None:
-    """Return how far stainings differ after normalization, if there are places in several."""
+    """Return how far stainings differ after normalization, if places exist in several stainings."""
     several = any(len(tiles) > 1 for tiles in world.tiles.values())
     return dict[str, Json](measure_restained(method, world.tiles)) if several else None
 
 
 def measure_slide(method: LabMethod, world: World) -> dict[str, Json] | None:
-    """Return what becomes of the glass of the slide, if there is one."""
+    """Return the change of the slide's glass, if there is a slide."""
     return None if world.glass is None else dict[str, Json](measure_glass(method, world.glass))
 
 
 def judge_odd(method: LabMethod, world: World) -> dict[str, Json]:
-    """Return what a method thinks of each odd image, fitted to it alone; its error, if it says that it cannot."""
-    told: dict[str, Json] = {}
+    """Return a method's opinion of each odd image, fitted to it alone, or its error if it fails."""
+    opinions: dict[str, Json] = {}
     for path in world.odd:
         try:
-            told[path.name] = _tell(method.fit([read_image(path)]).opinion)
+            opinions[path.name] = _tell(method.fit([read_image(path)]).opinion)
         except InputError as error:
-            told[path.name] = {"verdict": "error", "reason": str(error), "expected error": None, "gain": None}
-    return told
+            opinions[path.name] = {"verdict": "error", "reason": str(error), "expected error": None, "gain": None}
+    return opinions
 
 
 def time_fits(method: LabMethod, world: World) -> float | None:
-    """Return the median time, in seconds, of a fit to six patches of a lab; None if fitting is nothing."""
+    """Return the median seconds of a fit to six patches of a lab; None if the method does not fit."""
     labs = [[sample.image for sample in lab] for lab in world.labs.values() if len(lab) >= PATCHES]
     if not (method.learns and labs):
         return None
@@ -226,13 +226,13 @@ def time_fits(method: LabMethod, world: World) -> float | None:
 
 
 def cut_patch(image: Pixels) -> Pixels:
-    """Return the middle of an image, (S, S, 3), or less if it is smaller."""
+    """Return the middle (S, S, 3) of an image, or all of a smaller one."""
     top, left = (max(0, side - SIDE) // 2 for side in image.shape[:2])
     return np.ascontiguousarray(image[top : top + SIDE, left : left + SIDE])
 
 
 def add_shares(rows: dict[str, Any]) -> None:
-    """Put beside each row's spreads what share they are of those of doing nothing, where that was measured."""
+    """Add to each row's spreads their ratio to those of doing nothing, if that was measured."""
     for key in (f"spread, {way}" for way in WAYS):
         base = rows.get(NOTHING, {}).get(key)
         for found in (row.get(key) for row in rows.values()):
@@ -246,4 +246,4 @@ MORE: dict[str, Callable[[LabMethod, World], Json]] = {
     "odd": judge_odd,
     "seconds to fit six patches": time_fits,
 }
-"""What is measured beside labs."""
+"""Measurements other than those of labs."""

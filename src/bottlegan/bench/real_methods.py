@@ -1,4 +1,4 @@
-"""What is compared on real labs: ours, the peers, and doing nothing, all fitted to the images of one lab.
+"""The methods compared on real labs: ours, the peers, and doing nothing, all fitted to the images of one lab.
 
 The peers need an image to aim at. It is procedural tissue in the reference stain, so that no method has seen a real
 image. torchstain estimates the stain of each image that it maps anew, so fitting it to a lab does nothing.
@@ -30,24 +30,24 @@ from bottlegan.stain.style import REFERENCE
 NOTHING, OURS = "nothing", "ours"
 COMMAND = [sys.executable, "-c", "from bottlegan.cli.main import main; main()", "normalize", "--force"]
 TISSUES, SIDE = 4, 512
-"""Patches in the image that peers aim at, and their side in pixels."""
+"""Number of patches in the target image of peers, and their side in pixels."""
 
 
 @dataclass(frozen=True)
 class Opinion:
-    """What a method thinks of its own fit."""
+    """A method's opinion of its own fit."""
 
     verdict: str
     reason: str
     expected_error: float | None
-    """In levels."""
+    """Expected error in levels."""
     gain: float | None
-    """Noise of the output over that of the input, in density."""
+    """Ratio of the output's noise to the input's, in density."""
 
 
 @dataclass(frozen=True)
 class Fitted:
-    """A method, fitted to the images of one lab."""
+    """A method that was fitted to the images of one lab."""
 
     convert: MapPixels
     """Maps an image; may fail with a RuntimeError, ValueError or IndexError."""
@@ -65,16 +65,16 @@ class LabMethod:
 
     fit: Fit
     learns: bool = True
-    """Whether fitting looks at the images at all."""
+    """Whether fitting uses the images."""
     write_slide: Callable[[Path], Pixels] | None = None
-    """Returns a slide as users get it, (H, W, 3), where that is not just the map of its pixels."""
+    """Returns a slide as users get it, (H, W, 3), if that differs from the map of its pixels."""
 
 
 def list_methods(model: Path | None = None) -> dict[str, LabMethod | str]:
-    """Return all rows by name; instead of a peer that cannot be used, why not.
+    """Return all rows by name. For a peer that cannot be used, return the reason instead.
 
     Args:
-        model: The model file that ours is fitted with; by default the one shipped in the package.
+        model: The model file for our fits; by default the one shipped in the package.
     """
     reference = draw_reference()
     methods: dict[str, LabMethod | str] = {
@@ -95,13 +95,13 @@ def list_methods(model: Path | None = None) -> dict[str, LabMethod | str]:
 
 
 def draw_reference() -> Pixels:
-    """Return procedural tissue (H, W, 3) in the reference stain: what peers aim at."""
+    """Return procedural tissue (H, W, 3) in the reference stain, the target of peers."""
     drawn = [render(draw_tissue(0, index, SIDE).concentration[None], REFERENCE) for index in range(TISSUES)]
     return np.hstack([from_batch(image)[0] for image in drawn])
 
 
 def fit_ours(model: Path | None) -> Fit:
-    """Return what onboards a lab."""
+    """Return a function that onboards a lab."""
 
     def fit(images: Sequence[Given]) -> Fitted:
         normalizer = Normalizer.fit(images, model=model)
@@ -119,7 +119,7 @@ def fit_ours(model: Path | None) -> Fit:
 
 
 def write_slide(path: Path, model: Path | None = None) -> Pixels:
-    """Return a slide as `bottlegan normalize` writes it, (H, W, 3), even if it is refused."""
+    """Return a slide (H, W, 3) as written by `bottlegan normalize`, even if it is refused."""
     with tempfile.TemporaryDirectory() as folder:
         target = Path(folder, "normalized.tiff")
         words = [*COMMAND, str(path), str(target), *([] if model is None else ["--model", str(model)])]
@@ -135,7 +135,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def fit_moments(reference: Pixels) -> Fit:
-    """Return what gives a lab's images, all of them together, the mean and deviation of the reference in CIE Lab."""
+    """Return a function that gives all of a lab's images together the reference's mean and deviation in CIE Lab."""
     center, spread = measure_moments([reference])
 
     def fit(images: Sequence[Given]) -> Fitted:
@@ -147,7 +147,7 @@ def fit_moments(reference: Pixels) -> Fit:
 
 
 def measure_moments(images: Sequence[Pixels]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the mean (3,) and standard deviation (3,) in CIE Lab of all pixels of some images."""
+    """Return the mean (3,) and standard deviation (3,) in CIE Lab over all pixels of the images."""
     found = [rgb2lab(image).reshape(-1, 3) for image in images]
     count = sum(len(colors) for colors in found)
     mean = np.sum([colors.sum(0) for colors in found], axis=0) / count
@@ -156,19 +156,19 @@ def measure_moments(images: Sequence[Pixels]) -> tuple[NDArray[np.float64], NDAr
 
 def _to_levels(colors: NDArray[np.float64]) -> Pixels:
     with warnings.catch_warnings():
-        # Colors that no screen can show are cut off, which is all it warns of.
+        # Colors outside sRGB are clipped, and the warning says no more than that.
         warnings.filterwarnings("ignore", message="Conversion from CIE-LAB")
         return np.rint(np.clip(lab2rgb(colors), 0, 1) * 255).astype(np.uint8)
 
 
 def aim(peer: Peer, reference: Pixels) -> LabMethod:
-    """Return another package's normalizer, which looks at no image but the one that it maps."""
+    """Return another package's normalizer, which uses only the image that it maps."""
     convert = peer(reference)
     return LabMethod(lambda images: Fitted(lambda image: convert(image.copy())), learns=False)  # torch wants to write
 
 
 def apply(fitted: Fitted, image: Pixels) -> tuple[Pixels, bool]:
-    """Return the mapped image and whether that worked; where it fails, the image is as it was."""
+    """Return the mapped image and whether mapping worked. If it failed, the image is unchanged."""
     try:
         return fitted.convert(image), True
     except (RuntimeError, ValueError, IndexError):

@@ -1,6 +1,6 @@
 """Sheets of real images before and after normalization, for judging by eye.
 
-They show images that may not be passed on, so they belong in the user's own folder and nowhere else.
+The images must not be redistributed, so the sheets belong in the user's own folder and nowhere else.
 """
 
 import textwrap
@@ -19,21 +19,21 @@ from bottlegan.data.real import RealData, read_whole
 from bottlegan.imaging.files import Pixels, read_image, write_image
 
 SIDE = 220
-"""Of a picture on a sheet, in pixels."""
+"""Side of a picture on a sheet, in pixels."""
 SMALL = 130
-"""The same, where many are in a row."""
+"""Side of a picture if many are in a row."""
 SLIDE_HEIGHT = 1000
 GAP, TEXT, LINES = 4, 12, 3
 """Pixels between pictures, size of letters, and lines below a picture."""
 SHOWN = 3
-"""Images of a lab, where it is shown as a whole."""
+"""Number of images to show of a lab."""
 ROWS, ACROSS = 9, 4
 """Of a sheet; across, so many images are shown before and after."""
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A picture with words below it."""
+    """A picture with a caption."""
 
     image: Pixels
     words: str
@@ -50,9 +50,9 @@ def save_pictures(
 
     Args:
         data: Real images.
-        folder: Where to write; made if it is not there.
-        model: The model file to fit with; by default the one shipped in the package.
-        progress: Where to report progress.
+        folder: The output folder, which is created if necessary.
+        model: The model file for the fits; by default the one shipped in the package.
+        progress: Receives progress.
     """
     make_folder(folder)
     method, progress = LabMethod(fit_ours(model)), progress or Silent()
@@ -75,7 +75,7 @@ def save_pictures(
 
 
 def draw_labs(method: LabMethod, data: RealData, labs: Sequence[str], progress: Progress) -> Pixels:
-    """Return a sheet with a row for each lab: some images before, and the same after."""
+    """Return a sheet with a row for each lab: some images before, and the same images after."""
     rows = []
     for lab in progress.track(labs, "pictures of labs", len(labs)):
         images = [each.read() for each in data.labs[lab]]
@@ -109,7 +109,7 @@ def draw_restained(method: LabMethod, restained: dict[int, dict[int, Path]], pro
 
 
 def draw_slide(path: Path, model: Path | None = None) -> Pixels:
-    """Return a slide before and after, side by side, as it is written."""
+    """Return a slide before and after, side by side, as `bottlegan normalize` writes it."""
     before = read_whole(path)
     size = (round(before.shape[1] * SLIDE_HEIGHT / before.shape[0]), SLIDE_HEIGHT)
     return np.hstack(
@@ -121,7 +121,7 @@ def draw_slide(path: Path, model: Path | None = None) -> Pixels:
 
 
 def pair(image: Pixels, name: str, fitted: Fitted) -> tuple[Panel, Panel]:
-    """Return an image before and after, with its name, and what the method thinks of its own fit."""
+    """Return an image before and after, with its name and the method's opinion of its fit."""
     output, worked = apply(fitted, image)
     opinion = fitted.opinion
     if not worked:
@@ -135,7 +135,7 @@ def pair(image: Pixels, name: str, fitted: Fitted) -> tuple[Panel, Panel]:
 
 
 def draw_sheet(rows: Sequence[Sequence[Panel]], side: int = SIDE) -> Pixels:
-    """Return rows of panels as one picture (H, W, 3); each shows the middle of its image, made `side` pixels wide."""
+    """Return rows of panels as one picture (H, W, 3). Each shows the middle of its image, scaled to `side` pixels."""
     width, height = side + GAP, side + GAP + LINES * (TEXT + 2)
     sheet = Image.new("RGB", (max(map(len, rows)) * width, len(rows) * height), "white")
     pen, font = ImageDraw.Draw(sheet), ImageFont.load_default(TEXT)
@@ -150,7 +150,7 @@ def draw_sheet(rows: Sequence[Sequence[Panel]], side: int = SIDE) -> Pixels:
 
 
 def shrink(image: Pixels, side: int) -> Image.Image:
-    """Return the middle of an image as a square of the given side."""
+    """Return the middle of an image as a square of side `side`."""
     height, width = image.shape[:2]
     shorter = min(height, width)
     top, left = (height - shorter) // 2, (width - shorter) // 2

@@ -1,4 +1,4 @@
-"""The same places in several real stainings: how much of the difference between stainings a method removes.
+"""The same places in several real stainings: how much of the stainings' difference a method removes.
 
 Neighboring sections show nearly the same tissue, but no pixel of one is a pixel of the other. So it is their
 distributions of color that are compared, place by place: `measure_place` says how.
@@ -17,9 +17,9 @@ from bottlegan.imaging.files import Pixels, read_image
 
 QUANTILES = np.linspace(0.05, 0.95, 19)
 FLAT = 1e-3
-"""Spread within tiles of one color, in CIE Lab: not 0, so that a ratio exists."""
+"""Smallest spread within a tile, in CIE Lab, so that the ratio exists for tiles of one color."""
 Tiles = dict[int, dict[int, Pixels]]
-"""By place and staining."""
+"""Tiles by place and staining."""
 
 
 def read_tiles(restained: dict[int, dict[int, Path]]) -> Tiles:
@@ -44,13 +44,13 @@ def measure_restained(method: LabMethod, tiles: Tiles) -> dict[str, float | None
 
 
 def fit_stainings(method: LabMethod, tiles: Tiles, places: Sequence[int]) -> dict[int, Fitted]:
-    """Return one fit for each staining, to its tiles of the places given; none if there are none."""
+    """Return one fit per staining, to its tiles of these places; none if there are none."""
     stainings = next(iter(tiles.values())) if places else ()
     return {staining: method.fit([tiles[place][staining] for place in places]) for staining in stainings}
 
 
 def score(fits: Sequence[dict[int, Fitted]], tiles: Tiles) -> float:
-    """Return the mean ratio over places, given the fits of all stainings for each."""
+    """Return the mean ratio over places, from the fits of all stainings for each place."""
     mapped = [
         [apply(fit[staining], tile)[0] for staining, tile in of.items()]
         for fit, of in zip(fits, tiles.values(), strict=True)
@@ -59,7 +59,7 @@ def score(fits: Sequence[dict[int, Fitted]], tiles: Tiles) -> float:
 
 
 def measure_place(tiles: Sequence[Pixels]) -> float:
-    """Return how far the colors of one place differ between stainings, over how far they differ within a tile.
+    """Return the ratio of the color differences between stainings of one place to those within a tile.
 
     *Between stainings*: of each tile, 19 quantiles
     (5 % to 95 %) of lightness, a and b, each channel for itself; the root mean squared distance of two stainings'
@@ -69,7 +69,7 @@ def measure_place(tiles: Sequence[Pixels]) -> float:
     colors = [rgb2lab(tile).reshape(-1, 3) for tile in tiles]
     quantiles = np.stack([np.quantile(each, QUANTILES, axis=0) for each in colors])
     count = len(tiles)
-    # The mean squared distance of pairs is twice the variance, without the pairs of one with itself.
+    # The mean squared distance of pairs is twice the variance; pairs of an element with itself are excluded.
     between = root_mean_square(quantiles - quantiles.mean(0)) * np.sqrt(2 * count / (count - 1))
     within = float(np.sqrt(np.mean([_variance(each) for each in colors])))
     return between / max(within, FLAT)

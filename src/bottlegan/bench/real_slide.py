@@ -1,4 +1,4 @@
-"""Glass on a real slide: whether a method draws halos around tissue, and what it makes of noise."""
+"""Glass on a real slide: whether a method adds halos around tissue, and how it changes noise."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,16 +13,16 @@ from bottlegan.data.real import read_whole
 from bottlegan.imaging.files import Pixels
 
 NEAR = (8, 40)
-"""Distance in pixels to tissue of glass that is near it."""
+"""Range of distances, in pixels, of glass near tissue."""
 FAR = 120
-"""Distance in pixels to tissue from where glass is far from it."""
+"""Smallest distance, in pixels, of glass far from tissue."""
 LEAST_TISSUE = 400
-"""Pixels of a connected piece that is no dust."""
+"""Fewest pixels of a connected piece that is not dust."""
 
 
 @dataclass(frozen=True)
 class Glass:
-    """A slide, read whole, and where its glass is."""
+    """A slide, read whole, with masks of its glass."""
 
     path: Path
     image: Pixels
@@ -33,7 +33,7 @@ class Glass:
 
 
 def read_glass(path: Path) -> Glass:
-    """Read a slide and divide its glass by how far it is from tissue; what is not glass, and not dust, is tissue."""
+    """Read a slide and divide its glass by distance from tissue. Everything but glass and dust is tissue."""
     image = read_whole(path)
     glass = find_glass(rgb2lab(image))
     pieces, _ = ndimage.label(~glass)

@@ -1,4 +1,4 @@
-"""Whether onboarding knows how well it did: expected and true error of simulated labs that nothing was tuned on.
+"""The reliability of onboarding's verdicts: expected and true error of simulated labs that were not used for tuning.
 
 A lab is known by its first three patches. Its true error, in levels, is the mean of two root mean square errors over
 all of its patches, shown or not: of normalizing them, and of restaining the truth. What is not H&E has no truth; it
@@ -35,32 +35,32 @@ from bottlegan.reproduce.table2_files import find_commit
 from bottlegan.simulation.lab import SimulatedLab, draw_labs
 
 SEED = 2025
-"""Of the labs; no other part of the project uses it."""
+"""Seed of the labs; no other part of the project uses it."""
 LABS = 400
 BATCH = 50
-"""Labs that show parts of the same tissues."""
+"""Number of labs that show parts of the same tissues."""
 SHOWN = 3
-"""Patches that a lab is known by."""
+"""Number of patches for onboarding a lab."""
 GROUPS = 10
-"""Of labs by expected error: deciles."""
+"""Number of groups of labs by expected error: deciles."""
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class JudgedLab:
-    """What onboarding says of a lab, and what is true."""
+    """Onboarding's verdict on a lab, and the truth."""
 
     is_he: bool
     verdict: Verdict
     expected: float
-    """In levels of 255."""
+    """Expected error in levels of 255."""
     true: float
-    """In levels of 255, as if the style were used whatever the verdict; NaN if the lab is not H&E."""
+    """True error in levels of 255 if the style is used whatever the verdict; NaN if the lab is not H&E."""
 
 
 def bench_reliability(labs: int = LABS, progress: Progress | None = None) -> dict[str, Json]:
-    """Return how expected and true errors of so many labs go together, and what the verdicts are worth."""
+    """Return how expected and true errors of labs agree, and how reliable the verdicts are."""
     if labs < 1:
         raise InputError(f"expected at least one lab, got {labs}; give a larger number")
     judged = judge_labs(BottleGAN.load(PRIOR), labs, SEED, progress)
@@ -73,7 +73,7 @@ def bench_reliability(labs: int = LABS, progress: Progress | None = None) -> dic
 
 
 def judge_labs(model: BottleGAN, count: int, seed: int, progress: Progress | None = None) -> list[JudgedLab]:
-    """Onboard simulated labs of a seed, and measure how far off that is."""
+    """Onboard simulated labs of a seed, and measure the errors."""
     weights = to_weights(model)
     tracked = (progress or Silent()).track(_draw(count, seed), "expected and true errors", count)
     return [judge_lab(lab, weights) for lab in tracked]
@@ -85,7 +85,7 @@ def _draw(count: int, seed: int) -> Iterator[SimulatedLab]:
 
 
 def judge_lab(lab: SimulatedLab, model: ModelWeights) -> JudgedLab:
-    """Onboard one lab, and measure how far off that is."""
+    """Onboard one lab, and measure the error."""
     found = onboard(lab.images[:SHOWN], model)
     true = np.nan
     if lab.is_he:
@@ -102,7 +102,7 @@ def measure_error(normalizer: Normalizer, images: Sequence[Pixels], truth: Seque
 
 
 def summarize(judged: Sequence[JudgedLab]) -> dict[str, Json]:
-    """Return all figures of some labs."""
+    """Return all figures of these labs."""
     stained = [lab for lab in judged if lab.is_he]
     others = [lab for lab in judged if not lab.is_he]
     expected, true = (np.array([getattr(lab, name) for lab in stained]) for name in ("expected", "true"))
@@ -127,12 +127,12 @@ def correlate_ranks(expected: Floats, true: Floats) -> float | None:
 
 
 def measure_factor(expected: Floats, true: Floats) -> float | None:
-    """Return by what factor the errors (N,) differ in the median, either way: 1 is perfect, as no rank can tell."""
+    """Return the median factor, in either direction, between the errors (N,). 1 is perfect; ranks cannot show it."""
     return float(np.exp(np.median(np.abs(np.log(expected / true))))) if len(true) else None
 
 
 def group_by_expected(expected: Floats, true: Floats) -> list[dict[str, Json]]:
-    """Return means of both errors (N,), and percentiles of the true one, in groups of alike expected error."""
+    """Return means of both errors (N,), and percentiles of the true one, in groups of similar expected error."""
     groups = np.array_split(np.argsort(expected, kind="stable"), GROUPS)
     return [
         {
@@ -148,7 +148,7 @@ def group_by_expected(expected: Floats, true: Floats) -> list[dict[str, Json]]:
 
 
 def describe_verdict(verdict: Verdict, stained: Sequence[JudgedLab]) -> dict[str, Json]:
-    """Return how common a verdict is among H&E labs, and how far off those labs are."""
+    """Return the frequency of a verdict among H&E labs, and the errors of those labs."""
     true = [lab.true for lab in stained if lab.verdict == verdict]
     return {
         "share": len(true) / len(stained) if stained else None,
@@ -164,7 +164,7 @@ STYLE = """<style>
 svg { font-family: sans-serif; color: #1f2328 } .page { fill: #ffffff }
 @media (prefers-color-scheme: dark) { svg { color: #e6edf3 } .page { fill: #0d1117 } }
 </style>"""
-"""A file of its own brings its page along, so that its text is readable wherever it is shown."""
+"""A standalone file contains its own page background, so that its text is readable everywhere."""
 
 
 def draw_reliability(figures: dict[str, Any], path: Path) -> None:
@@ -197,7 +197,7 @@ def draw_reliability(figures: dict[str, Any], path: Path) -> None:
         whisker = [y(group[f"true, {percent}th percentile"]) for percent in (10, 90)]
         parts.append(_mark(x(group["expected"]), y(group["true"]), whisker, group))
     drawn = str(wrap_svg(WIDE, HIGH, "True against expected error, by deciles of simulated labs", parts))
-    # In a page, a browser knows what an <svg> is; in a file of its own it has to be told.
+    # Inside a page a browser recognizes <svg>; a standalone file needs the namespace.
     write_text(path, drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1) + "\n")
 
 
@@ -211,8 +211,8 @@ def _tick(x: str, y: str, text: str) -> Markup:
 
 def _titles(figures: dict[str, Any]) -> list[Markup]:
     rank = figures["rank correlation"]
-    told = "" if rank is None else f", rank correlation {rank:.2f}"
-    text = f"{figures['H&E labs']} simulated labs{told}"
+    correlation = "" if rank is None else f", rank correlation {rank:.2f}"
+    text = f"{figures['H&E labs']} simulated labs{correlation}"
     return [
         Markup('<text x="{}" y="20" font-weight="600">{}</text>').format(LEFT, text),
         Markup('<text x="{}" y="36" fill-opacity=".75">Means of deciles; bars: 10th to 90th percentile</text>').format(
@@ -235,7 +235,7 @@ def _diagonal(left: str, low: str, right: str, high: str) -> Markup:
 
 
 def _limit(x: str, text: str) -> Markup:
-    # Beside the line, on the side with more room.
+    # On the side of the line with more room.
     shift, anchor = (-6, "end") if float(x) > WIDE / 2 else (6, "start")
     return Markup(
         '<line class="limit" x1="{0}" x2="{0}" y1="{1}" y2="{2}" stroke="{3}" stroke-width="1.5" '

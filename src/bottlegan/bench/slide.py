@@ -1,4 +1,4 @@
-"""How fast a whole slide is normalized: beside a plain copy by libvips, and the peers tile by tile, in one run.
+"""The speed of normalizing a whole slide, against a plain copy by libvips and the peers tile by tile, in one run.
 
 Each measurement of a whole slide is a process of its own, by turns, so that its peak memory is its own too:
 
@@ -40,14 +40,14 @@ SEED = 0
 
 @dataclass(frozen=True)
 class Finished:
-    """What a process took."""
+    """The cost of a process."""
 
     seconds: float
-    """From its start to its end."""
+    """Seconds from its start to its end."""
     memory: float
     """Megabytes at its peak."""
     steps: dict[str, float]
-    """Seconds of each step that it told of."""
+    """Seconds of each step that it reported."""
 
 
 def bench_slide(
@@ -60,11 +60,11 @@ def bench_slide(
     """Return the seconds and the memory of all rows, their ratios to a plain copy, and the peers' speed on tiles.
 
     Args:
-        slide: To measure with; else one is drawn.
-        size: Of the slide that is drawn.
-        quality: Of the JPEG tiles that are written.
-        repeats: How often each is measured; the median counts.
-        progress: Where to report.
+        slide: Slide to measure with; by default one is drawn.
+        size: Side of the drawn slide.
+        quality: JPEG quality of the written tiles.
+        repeats: Number of measurements; the median is reported.
+        progress: Receives progress.
     """
     if repeats < 1:
         raise InputError(f"expected at least one repeat, got {repeats}")
@@ -101,7 +101,7 @@ def bench_slide(
 
 @contextmanager
 def drawn(slide: Path | None, size: int, progress: Progress) -> Iterator[Path]:
-    """Yield the slide, or one that is drawn for the time being."""
+    """Yield the slide, or a drawn one that is deleted afterwards."""
     if slide is not None:
         yield slide
         return
@@ -112,7 +112,7 @@ def drawn(slide: Path | None, size: int, progress: Progress) -> Iterator[Path]:
 
 
 def run_apart(command: Sequence[str]) -> Finished:
-    """Run a command, and return what it took; if it fails, say why."""
+    """Run a command, and return its cost; raise an error with the reason if it fails."""
     done = subprocess.run([*RUN, "measure", *command], capture_output=True, text=True, check=True)  # noqa: S603 - ours
     figures = json.loads(done.stdout.splitlines()[-1])
     if figures["status"]:
@@ -122,7 +122,7 @@ def run_apart(command: Sequence[str]) -> Finished:
 
 
 def summarize(taken: dict[str, list[Finished]], megapixels: float) -> dict[str, Json]:
-    """Return one row a step, or one a process that has no steps: its median, and its ratio to a plain copy."""
+    """Return one row per step, or per process without steps: its median, and its ratio to a plain copy."""
     rows: dict[str, list[tuple[float, float]]] = {}
     for name, runs in taken.items():
         for run in runs:

@@ -1,4 +1,4 @@
-"""How fast slides of other formats are read: JPEG with halved chroma, past OpenSlide and by it, and JPEG 2000.
+"""The speed of reading other slide formats: JPEG with halved chroma, directly and by OpenSlide, and JPEG 2000.
 
 python -m bottlegan.bench.slide_formats [--size 4096]
 """
@@ -26,7 +26,7 @@ APERIO = "Aperio Image Library\r\n{0}x{0} (256x256) J2K|AppMag = 20|MPP = 0.5"
 
 
 def measure(read: Callable[[Region], Pixels], regions: list[Region], threads: int) -> tuple[float, list[Pixels]]:
-    """Return the megapixels a second of the fastest of some runs, and what was read."""
+    """Return the megapixels per second of the fastest of several runs, and the pixels that were read."""
     best, read_last = float("inf"), list[Pixels]()
     for _ in range(OFTEN):
         started = time.perf_counter()
@@ -44,7 +44,7 @@ def write(path: Path, levels: Pixels, **form: Any) -> None:
 
 
 def compare(path: Path, name: str) -> None:
-    """Print how fast a slide is read, past OpenSlide and by it, in one thread and in all."""
+    """Print the speed of reading a slide, directly and by OpenSlide, in one thread and in all."""
     cores = os.cpu_count() or 1
     with open_slide(path) as slide:
         assert isinstance(slide, OpenedSlide)  # noqa: S101 - it was written as one
@@ -58,7 +58,7 @@ def compare(path: Path, name: str) -> None:
 
 
 def main() -> None:
-    """Draw tissue, write it in each format, and read that."""
+    """Draw tissue, write it in each format, and read the files."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--size", type=int, default=4096)
     size = parser.parse_args().size

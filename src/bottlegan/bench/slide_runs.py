@@ -1,6 +1,6 @@
-"""What `bench_slide` runs in processes of their own, each with nothing imported that it does not need.
+"""The separate processes of `bench_slide`. Each imports only what it needs.
 
-The last line that a run prints is what it measured, as JSON.
+The last line that a run prints is its measurement, as JSON.
 """
 
 import json
@@ -19,16 +19,16 @@ TILE = 256
 def measure(command: Sequence[str]) -> dict[str, object]:
     """Run a command, and return its status, its seconds from start to end, its peak memory, and its last line.
 
-    This process is small: Linux counts what a process took before it became the command, as part of its parent.
+    This process is small, because Linux includes the memory of a process before it becomes the command.
     """
-    with tempfile.TemporaryFile("w+") as said:
+    with tempfile.TemporaryFile("w+") as output:
         started = time.perf_counter()
-        process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)  # noqa: S603 - a command of ours
-        # What a process took is told only to who waits for it in this way.
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)  # noqa: S603 - a command of ours
+        # Only this way of waiting returns the resources of a process.
         _, status, usage = os.wait4(process.pid, 0)
         seconds, process.returncode = time.perf_counter() - started, os.waitstatus_to_exitcode(status)
-        said.seek(0)
-        lines = [line for line in said.read().splitlines() if line.strip()]
+        output.seek(0)
+        lines = [line for line in output.read().splitlines() if line.strip()]
     megabytes = 1024 * usage.ru_maxrss / 1e6
     last = lines[-1] if lines else ""
     return {"status": process.returncode, "seconds": seconds, "memory": megabytes, "last": last}
@@ -54,7 +54,7 @@ def copy_slide(source: str, target: str, quality: int) -> dict[str, float]:
 
 
 def map_twice(source: Path, target: Path, quality: int) -> dict[str, float]:
-    """Normalize a slide with a style fitted to it: with no color known, and then with a table that knows them all."""
+    """Normalize a slide with a style fitted to it, first with an empty table of colors, then with a full one."""
     clock = [time.perf_counter()]
     from bottlegan.data.lab import sample_slide  # noqa: PLC0415 - timed
     from bottlegan.normalize.choice import ChosenMap  # noqa: PLC0415 - timed
@@ -78,7 +78,7 @@ def map_twice(source: Path, target: Path, quality: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Do what the first argument says."""
+    """Run the function that the first argument names."""
     kind, *rest = sys.argv[1:]
     figures: object
     if kind == "measure":

@@ -1,4 +1,4 @@
-"""How near procedural tissue comes to real tissue: a picture to look at, and distances between concentrations.
+"""The similarity of procedural tissue to real tissue: a picture, and distances between concentrations.
 
 Run `python -m bottlegan.bench.synthetic_vs_real --data DIR [--out DIR] [--count N]`. DIR holds the PESO patches; the
 script writes `synthetic_vs_real.png` (real and synthetic rows in turn, at full size) and `synthetic_vs_real.json`, and
@@ -64,7 +64,7 @@ def main() -> int:
 
 
 def thin(concentration: torch.Tensor) -> list[Array]:
-    """Return every ninth pixel of (N, 2, H, W) concentrations, (P, 2) a patch: neighbors tell little more."""
+    """Return every ninth pixel of (N, 2, H, W) concentrations, (P, 2) per patch: neighbors add little."""
     return [patch.flatten(1).T.numpy() for patch in concentration[:, :, ::3, ::3]]
 
 

@@ -1,6 +1,6 @@
-"""Whether the exact table is exact: all 256^3 colors, looked up, beside what the network itself makes of them.
+"""The exactness of the exact table: all 256^3 colors, looked up, against those that the network itself computes.
 
-The table is filled as always, from lists of colors; the network sees images in floats, one for each level of red.
+The table is filled as usual, from lists of colors. The network maps float images, one for each level of red.
 """
 
 import os
@@ -23,7 +23,7 @@ SIDE = 256
 
 
 def bench_table(progress: Progress | None = None) -> dict[str, Json]:
-    """Return how long filling takes, how long the network takes, and how many colors differ, in both directions."""
+    """Return the seconds of filling and of the network, and the number of different colors, in both directions."""
     progress = progress or Silent()
     normalizer = Normalizer.fit(draw_images(SIZE, progress)[0])
     directions: tuple[Direction, ...] = ("normalize", "restain")
@@ -62,6 +62,6 @@ def compare(normalizer: Normalizer, direction: Direction, progress: Progress) ->
 
 
 def make_plane(red: int) -> Pixels:
-    """Return the image (256, 256, 3) of all colors with a level of red."""
+    """Return the image (256, 256, 3) of all colors with one level of red."""
     green, blue = np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")
     return np.stack([np.full_like(green, red), green, blue], axis=2).astype(np.uint8)

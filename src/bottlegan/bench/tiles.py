@@ -1,4 +1,4 @@
-"""How fast tiles of tissue are mapped, ours and the peers in one process, and whether ours are exact.
+"""The speed of mapping tissue tiles, ours and the peers in one process, and the exactness of ours.
 
 Peers see one tile after the other, as they would in a slide, and may use all cores for each. Ours looks tiles up in a
 table that knows their colors, several at a time.
@@ -33,12 +33,12 @@ from bottlegan.training.gan import PRESETS
 
 TILES, SIZE = 32, 256
 OFTEN = 20
-"""How often ours is timed: one time is too short for the clock."""
+"""Number of times to run ours, because one run is too short for the clock."""
 OURS = "ours, table ready"
 
 
 def bench_tiles(slide: Path, progress: Progress) -> dict[str, Json]:
-    """Return the megapixels a second of all rows, how many times torchstain's that is, and what is not exact."""
+    """Return the megapixels per second of all rows, their ratios to torchstain's, and the differences found."""
     choice = MapChoice(PRIOR, force=True)
     with open_slide(slide) as opened:
         tiles, chosen = sample_tissue(opened, TILES, SIZE), choice.prepare()(opened)
@@ -64,7 +64,7 @@ def bench_tiles(slide: Path, progress: Progress) -> dict[str, Json]:
 
 
 def time_ours(convert: Convert, tiles: list[Pixels]) -> float:
-    """Return the seconds that looking all tiles up takes, in groups, as those of a slide are."""
+    """Return the seconds of looking up all tiles, in groups like those of a slide."""
     for tile in tiles:
         convert(tile)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
@@ -72,13 +72,13 @@ def time_ours(convert: Convert, tiles: list[Pixels]) -> float:
 
 
 def time_peer(normalize: MapPixels, tiles: list[Pixels]) -> float:
-    """Return the seconds that a peer takes for all tiles, after a first one for which it may compile itself."""
+    """Return a peer's seconds for all tiles, after a first one in which it may compile."""
     normalize(tiles[0])
     return clock(lambda: [normalize(tile) for tile in tiles])
 
 
 def check_exact(slide: Path) -> dict[str, Json]:
-    """Return by how many levels tiles of the slide, before JPEG, differ from what they should be: 0.
+    """Return the differences, in levels, of the slide's tiles before JPEG from the truth. They should be 0.
 
     They are mapped by a table that learns as it goes, as in a slide, and compared with each tile alone, by a table that
     knew nothing before; and, mapped everywhere, with what the network of torch makes of their pixels: at most 1.
@@ -103,7 +103,7 @@ def differ(some: list[Pixels], others: list[Pixels]) -> int:
 
 
 def peer_published(_: Pixels) -> MapPixels:
-    """Return a generator of the published shape, with weights that mean nothing: its speed does not depend on them."""
+    """Return a generator of the published shape with random weights, on which its speed does not depend."""
     form = PRESETS["paper"].model
     with drawing_from(torch_stream(0, "published")):
         generator = PixelGenerator(form.generator, form.code_size).eval()
@@ -112,7 +112,7 @@ def peer_published(_: Pixels) -> MapPixels:
 
 
 def peer_stainnet(_: Pixels) -> MapPixels:
-    """Return a network of StainNet's shape, three 1x1 convolutions of 32 channels, with weights that mean nothing."""
+    """Return a network of StainNet's shape, three 1x1 convolutions of 32 channels, with random weights."""
     with drawing_from(torch_stream(0, "StainNet")):
         layers = [nn.Conv2d(3, 32, 1), nn.ReLU(), nn.Conv2d(32, 32, 1), nn.ReLU(), nn.Conv2d(32, 3, 1)]
     network = nn.Sequential(*layers).eval()
@@ -120,7 +120,7 @@ def peer_stainnet(_: Pixels) -> MapPixels:
 
 
 def peer_network(run: Callable[[Tensor], Tensor]) -> MapPixels:
-    """Return what maps one tile by a network."""
+    """Return a function that maps one tile by a network."""
 
     @torch.no_grad()
     def normalize(tile: Pixels) -> Pixels:

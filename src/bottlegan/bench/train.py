@@ -1,4 +1,4 @@
-"""How good training gets, and how fast: our default and the paper's preset in one run, on the same patches and clock.
+"""The quality and speed of training: our default and the paper's preset in one run, on the same patches and clock.
 
 Our default trains on both halves of the styles, each with the reference patches of the other. The paper's preset trains
 for a given time on the first half; its best error, and when it had it, are what our default is timed against. Its 36
@@ -20,12 +20,12 @@ from bottlegan.reproduce.paired import Half
 from bottlegan.training.gan import PRESETS, TrainConfig, advance, prepare, start
 
 PAPER = replace(PRESETS["paper"], crops=8, crop=64, rate=1e-3, critic_rate=1e-3, check_every=20)
-THINNED = 8  # while training goes on, every so many styles are scored
+THINNED = 8  # during training, only every eighth style is scored
 
 
 @dataclass
 class Trace:
-    """What a training run reached, and when."""
+    """The scores of a training run over time."""
 
     seconds: list[float] = field(default_factory=list)
     mse: list[float] = field(default_factory=list)
@@ -57,12 +57,12 @@ def bench_train(halves: tuple[Half, Half], paper_seconds: float, progress: Progr
 
 
 def train_half(half: Half, config: TrainConfig, seconds: float, progress: Progress) -> tuple[StyleModel, Trace]:
-    """Train for all steps of `config`, or for the given seconds; measuring does not count as time."""
+    """Train for all steps of `config`, or for `seconds`. Measuring does not count as time."""
     trace, spent, resumed = Trace(), 0.0, time.perf_counter()
     labs = {name: [levels] for name, levels in zip(half.names, half.styled, strict=True)}
     setting = prepare(labs, half.pool, config, 0, device=torch.device("cpu"), progress=progress)
     run = start(half.names, setting)
-    # A look before the first step, too: the linear layers of a warm start hold the closed-form maps already.
+    # Also before the first step: the linear layers of a warm start already hold the closed-form maps.
     for step in progress.track(range(config.steps + 1), "training", config.steps + 1):
         if step:
             advance(run, setting, step - 1)
@@ -79,7 +79,7 @@ def train_half(half: Half, config: TrainConfig, seconds: float, progress: Progre
 
 @torch.no_grad()
 def score(model: StyleModel, half: Half, every: int = 1) -> Tensor:
-    """Return normalization MSE, restaining MSE and normalization SSIM (N, 3) of every so many styles."""
+    """Return normalization MSE, restaining MSE and normalization SSIM (N, 3) of every `every`-th style."""
     rows = []
     for name, styled, truth in list(zip(half.names, half.styled, half.truths, strict=True))[::every]:
         x, c, code = to_batch(styled), to_batch(truth), model.codes[name]

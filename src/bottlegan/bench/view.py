@@ -1,4 +1,4 @@
-"""The viewer, measured in a real browser that draws in software: what a graphics processor shows can only be faster."""
+"""The viewer, measured in a real browser with software rendering. A graphics processor can only be faster."""
 
 import http.client
 import os
@@ -53,7 +53,7 @@ LAP = """async (seconds) => {  // pan in a circle, a little in each frame, and c
 def bench_view(
     slide: Path, *, repeats: int = 3, seconds: float = 4.0, progress: Progress | None = None
 ) -> dict[str, Json]:
-    """Return all figures: first pixels, frames a second, tiles, and levels between the screen and the kernel."""
+    """Return all figures: first pixels, frames per second, tiles, and differences between screen and kernel."""
     progress = progress or Silent()
     with open_browser() as browser:
         first = [time_first_pixels(browser, slide) for _ in progress.track(range(repeats), "first pixels", repeats)]
@@ -84,7 +84,7 @@ def bench_view(
 
 @contextmanager
 def showing(browser: Browser, slide: Path) -> Iterator[Screen]:
-    """Show a slide as `bottlegan view` does."""
+    """Show a slide like `bottlegan view`."""
     page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT})
     page.set_default_timeout(PATIENCE)
     with open_session([slide], Settings()) as session, serving(make_app("view.html", list_routes(session))) as url:
@@ -94,7 +94,7 @@ def showing(browser: Browser, slide: Path) -> Iterator[Screen]:
 
 
 def time_first_pixels(browser: Browser, slide: Path) -> float:
-    """Return the seconds from opening a slide until tiles of it are on the screen of a browser that runs already."""
+    """Return the seconds from opening a slide until its tiles are on the screen of a running browser."""
     start = time.perf_counter()
     with showing(browser, slide) as screen:
         screen.page.wait_for_function("() => window.bottlegan?.drawer.drawn > 0")
@@ -103,7 +103,7 @@ def time_first_pixels(browser: Browser, slide: Path) -> float:
 
 
 def measure_frames(screen: Screen, key: str, seconds: float) -> float:
-    """Return the frames a second while panning, as scanned (b) or mapped (a), after a lap that loads all tiles."""
+    """Return the frames per second while panning, as scanned (b) or mapped (a), after a lap that loads all tiles."""
     screen.press(key)
     screen.page.evaluate(LAP, seconds / 2)
     screen.settle()
@@ -111,24 +111,24 @@ def measure_frames(screen: Screen, key: str, seconds: float) -> float:
 
 
 def measure_differences(screen: Screen, slide: Path) -> dict[str, dict[str, Json]]:
-    """Return by how many levels pixels on the screen differ from the kernel's, interpolated and exact."""
+    """Return the differences, in levels, between pixels on the screen and the kernel's, interpolated and exact."""
     with open_slide(slide) as opened:
         whole: Pixels = opened.read(Region(0, 0, 0, *opened.levels[0]))
         mapped = MapChoice(PRIOR).prepare()(opened).convert(whole)
-    found: dict[str, dict[str, Json]] = {}
+    differences: dict[str, dict[str, Json]] = {}
     for name, key in (("interpolated", "a"), ("exact", "x")):
         screen.press(key)
         off = screen.differ(mapped)
-        found[name] = {
+        differences[name] = {
             "most": int(off.max()),
             "of 999 in 1000 pixels": float(np.quantile(off, 0.999)),
             "share above 2": float((off > 2).mean()),
         }
-    return found
+    return differences
 
 
 def time_tiles(slide: Path) -> float:
-    """Return the median milliseconds in which the server answers with a tile, asked for one after the other."""
+    """Return the median milliseconds for the server to send a tile, requested one after the other."""
     grid = Shelf().open(slide).grid(0)
     places = [divmod(place, grid.columns) for place in range(len(grid))][:MOST_TILES]
     taken = []
@@ -146,7 +146,7 @@ def time_tiles(slide: Path) -> float:
 
 
 def measure_wheel() -> float | None:
-    """Return the size of the package's wheel, if this is a checkout that one can be built from."""
+    """Return the size of the package's wheel, or None if this is not a checkout from which it can be built."""
     root = Path(__file__).parents[3]
     if not (root / "pyproject.toml").exists():
         return None
