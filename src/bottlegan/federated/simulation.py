@@ -35,30 +35,30 @@ VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}
 
 @document
 class LabsConfig:
-    """The labs of a simulation: those in a folder, or so many of procedural tissue, in simulated styles."""
+    """The labs of a simulation: those in a folder, or `count` labs with procedural tissue in simulated styles."""
 
     folder: Path | None = None
-    """One sub-folder a lab, with a lab.toml in it, relative to this document; without it, labs are drawn."""
+    """Folder with one sub-folder per lab, each with a lab.toml, relative to this file. Without it, labs are drawn."""
     reference: Path | None = None
-    """With `folder`: folder of the public reference set, which phase 1 needs unless it is of codes."""
+    """With `folder`: folder of the public reference set. Required unless phase1.method is code."""
     prior: Path | None = None
-    """Model file that styles are fitted to, relative to this document; without it, the one that is shipped."""
+    """Model file for fitting styles, relative to this file; by default the shipped one."""
     count: int = 4
     train: int = 2
-    """Patches of each lab to train on."""
+    """Number of training patches of each lab."""
     test: int = 2
-    """Patches of each lab to score on."""
+    """Number of test patches of each lab."""
     size: int = 192
     """Side of a patch in pixels."""
     labeled: int = 2
-    """Labs with labels."""
+    """Number of labs with labels."""
     windows: int = 6
-    """Labeled squares of patches in all."""
+    """Total number of labeled squares of patches."""
     window_size: int = 128
     reference_patches: int = 8
-    """Patches in the public reference set."""
+    """Number of patches in the public reference set."""
     variety: Literal["paper", "labs", "wide"] = "paper"
-    """How widely styles differ: as in the paper, as real labs do, or more than both."""
+    """How widely styles differ: as in the paper, like real labs, or more than both."""
 
 
 @document

@@ -50,13 +50,13 @@ class AdversarialConfig:
     """Phase 1 with critics."""
 
     preset: Preset = "cpu"
-    """In minutes a lab on one core, or as published."""
+    """`cpu`: minutes per lab on one core. `paper`: as published."""
     steps: int = 0
-    """Of a lab; 0 for the preset's."""
+    """Number of steps of a lab; 0 for that of the preset."""
     server_steps: int = 0
-    """Of the server; 0 for the preset's."""
+    """Number of steps of the server; 0 for that of the preset."""
     paired: bool = False
-    """Whether the server learns from pairs, as restained images are aligned with the reference set, without critics."""
+    """Whether the server learns from pairs without critics. Restained images are aligned with the reference set."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -45,11 +45,11 @@ class DistillConfig:
     """How to make one model of many."""
 
     adversarial: bool = False
-    """Whether to train with critics, as if the pairs were none, as the paper does."""
+    """Whether to train with critics and ignore the pairs, as in the paper."""
     train: TrainConfig = TrainConfig(
         steps=100, warm_steps=50, rate=1e-3, batch=32, pixels=512, adversarial_weight=0.01, check_every=50
     )
-    """The global model and its training. Regression has no use for critics and crops, and no warm start."""
+    """The global model and its training. Regression uses no critics, crops or warm start."""
 
     def __post_init__(self) -> None:
         """Check that the model can be trained so."""

@@ -27,13 +27,13 @@ class FixMatchConfig:
 
     enabled: bool = False
     warm_up: float = 0.0
-    """Share of the rounds before it begins; as published, it begins at once."""
+    """Share of the rounds before it starts. By default it starts at once, as published."""
     threshold: float = 0.9
-    """Confidence from which on a pixel of the weak view, or the whole of it, counts."""
+    """Least confidence for a pixel of the weak view, or the whole view, to count."""
     weight: float = 1.0
-    """What an unlabeled image counts for beside a labeled one: in the loss of a lab, and when weights are averaged."""
+    """Weight of an unlabeled image relative to a labeled one, in the loss and when weights are averaged."""
     jitter: float = 0.2
-    """How far brightness, contrast and saturation of the strong view may be off, as a share."""
+    """Largest relative change of the strong view's brightness, contrast and saturation."""
 
     def __post_init__(self) -> None:
         """Check the shares."""

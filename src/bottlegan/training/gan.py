@@ -52,35 +52,35 @@ class TrainConfig:
     critic: CriticConfig = CriticConfig()
     steps: Count = 800
     warm_steps: Amount = 800
-    """The first steps, which learn the maps that onboarding finds; 0 for a cold start."""
+    """Number of first steps, which learn the maps found by onboarding; 0 for a cold start."""
     begin_at_maps: bool = True
-    """Whether these maps are in the generators before the first step, where their form can hold them."""
+    """Whether the generators contain these maps before the first step, if their form allows it."""
     rate: Positive = 3e-3
     """Learning rate of generators and codes."""
     falling: bool = True
-    """Whether the rate falls to 0 along a cosine, or stays what it is."""
+    """Whether the rate falls to 0 along a cosine, or stays constant."""
     critic_rate: Positive = 2e-4
     batch: Count = 48
-    """Images a step."""
+    """Number of images per step."""
     pixels: Count = 1024
-    """Pixels of each, where no critic needs the image."""
+    """Number of pixels of each image, if no critic needs the whole image."""
     crop: Count = 64
     """Side of the crops that the critics see."""
     crops: Count = 8
-    """Crops a step."""
+    """Number of crops per step."""
     code_noise: NotNegative = 0.01
     adversarial: Adversarial = "lsgan"
     adversarial_weight: NotNegative = 0.0
     cycle_weight: NotNegative = 1.0
     identity_weight: NotNegative = 0.0
     penalty_weight: NotNegative = 10.0
-    """Of the critics' gradient penalty, which only the Wasserstein form has."""
+    """Weight of the critics' gradient penalty, which only the Wasserstein form has."""
     check_every: Count = 100
-    """Steps between two looks at the held-out criterion."""
+    """Number of steps between checks of the held-out criterion."""
     patience: Count = 6
-    """Looks without improvement after which training stops."""
+    """Number of checks without improvement after which training stops."""
     select: Literal["best", "last"] = "best"
-    """Which model to return: the best by the held-out criterion, or the one of the last step."""
+    """Which model to return: the best by the held-out criterion, or that of the last step."""
 
 
 PRESETS = {

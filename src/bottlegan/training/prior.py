@@ -55,25 +55,25 @@ class PriorConfig:
     """How to train a prior."""
 
     model: ModelConfig = ModelConfig(code_size=24, generator=GeneratorConfig(depth=0, mapping=0))
-    """A style is an affine map: what hidden layers could add was never worth what they risk."""
+    """The model. By default a style is an affine map: hidden layers were never worth their risk."""
     known: Count = 4000
-    """Styles whose spread the codes are measured in."""
+    """Number of styles that define the unit of codes: their spread."""
     width: Count = 64
-    """Of the encoder's layers."""
+    """Width of the encoder's layers."""
     labs: Count = 4400
-    """Simulated labs."""
+    """Number of simulated labs."""
     finder_steps: Count = 1000
-    """That teach the encoder what glass is."""
+    """Number of steps that teach the encoder to find glass."""
     steps: Count = 4000
-    """That teach it what styles are."""
+    """Number of steps that teach it styles."""
     batch: Count = 32
-    """Labs a step."""
+    """Number of labs per step."""
     pixels: Count = 2048
-    """Of each that the encoder sees."""
+    """Number of pixels of each lab that the encoder sees."""
     read: Count = 512
-    """Of these, in which it reads amounts of stain."""
+    """Number of these in which it reads amounts of stain."""
     scored: Count = 256
-    """Of each that its maps are scored on."""
+    """Number of pixels of each lab that score its maps."""
     finder_rate: Positive = 5e-3
     rate: Positive = 5e-3
 

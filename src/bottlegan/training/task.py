@@ -28,11 +28,11 @@ class TrainingConfig:
     """How a network is trained between two exchanges of its weights."""
 
     steps: int = 5
-    """Steps in a round."""
+    """Number of steps in a round."""
     batch: int = 2
     crop: int = 128
     learning_rate: float = 0.003
-    """Of the first round; it falls to zero along a cosine over all rounds."""
+    """Learning rate of the first round. It falls to zero along a cosine over all rounds."""
     loss: Classes = "dice-ce"
 
     def __post_init__(self) -> None:

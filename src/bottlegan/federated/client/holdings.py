@@ -17,35 +17,35 @@ LAB_FILE = "lab.toml"
 
 @document
 class Demands:
-    """What a lab insists on, whatever the server wants."""
+    """A lab's own conditions, whatever the server requests."""
 
     secure: bool = False
-    """Take part only if the server learns no update of this lab, but sums of several labs' updates."""
+    """Take part only if the server learns sums of several labs' updates, and no update of this lab alone."""
     epsilon: float | None = None
-    """Take part only until this much of differential privacy is spent, over all federations of this lab."""
+    """Take part only until this privacy budget is spent, over all federations of this lab."""
     delta: float = 1e-5
-    """What epsilon is meant for."""
+    """The delta to which epsilon refers."""
 
 
 @document
 class LabConfig:
-    """Where a lab's files are. Paths are relative to the folder of this document, which never leaves the lab."""
+    """The locations of a lab's files. Paths are relative to the folder of this file, which never leaves the lab."""
 
     images: tuple[Path, ...]
-    """Image files, folders or slides, for the lab's style and FixMatch; at most 32 images of them are read."""
+    """Image files, folders or slides, for the lab's style and FixMatch. At most 32 images are read."""
     labeled: Path | None = None
-    """Folder of patches to train on: with masks beside them, or in a folder a class, or with a labels.csv."""
+    """Folder of training patches: with masks beside them, in one folder per class, or with a labels.csv."""
     test: Path | None = None
-    """Folder of patches to score on, likewise."""
+    """Folder of test patches, likewise."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes, by their id, if the lab wants to be sure that the federation's are the same."""
+    """Names of the classes by id, if the lab wants to verify that the federation's are the same."""
     factories: tuple[str, ...] = ()
-    """Networks that are not ours, but may be built here: `package.module:function`. They are code that runs here."""
+    """Custom networks that may be built here, as `package.module:function`. Their code runs on this machine."""
     privacy: Demands = Demands()
     reference: Path | None = None
-    """Folder with the public reference set, which phase 1 needs unless it is of codes."""
+    """Folder with the public reference set. Required unless phase1.method is code."""
     state: Path = Path("state")
-    """Folder for what the lab keeps from one request to the next."""
+    """Folder for the lab's state between requests."""
 
 
 @dataclass(frozen=True)

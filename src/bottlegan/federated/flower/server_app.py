@@ -32,22 +32,22 @@ log = logging.getLogger(__name__)
 
 @document
 class ServerConfig:
-    """What only the server's own machine has to know."""
+    """Settings that only the server's own machine needs."""
 
     folder: str = "run"
-    """Where the run is kept; a relative path begins where the SuperLink was started."""
+    """Folder of the run. A relative path starts where the SuperLink was started."""
     resume: bool = False
-    """Whether to go on with the run that is in the folder."""
+    """Whether to resume the run in the folder."""
     reference: str = ""
-    """Folder with the public reference set, which phase 1 needs unless it is of codes; empty for none."""
+    """Folder with the public reference set, or empty. Required unless phase1.method is code."""
     prior: str = ""
-    """Model file that styles are fitted to, which labs are sent; empty for the one that is shipped."""
+    """Model file for fitting styles, which is sent to labs; empty for the shipped one."""
     clients: int = 2
-    """How many clients to wait for before anything begins."""
+    """Number of clients to wait for before the start."""
     wait: float = 600.0
-    """How many seconds to wait for them."""
+    """Seconds to wait for them."""
     labs: str = ""
-    """In a simulation: folder with one sub-folder a lab, each with a lab.toml; empty in a deployment."""
+    """In a simulation: folder with one sub-folder per lab, each with a lab.toml. Empty in a deployment."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

@@ -47,14 +47,14 @@ class Phase1Config:
 
     method: Phase1Method = "code"
     code_noise: float = 0.0
-    """Standard deviation of noise that labs add to each number of their code, which are maps of densities."""
+    """Standard deviation of the noise that labs add to each number of their code's map of densities."""
     # The map that onboarding finds is in the model before step 0, and the warm start has nothing left to learn.
     train: TrainConfig = TrainConfig(steps=10, warm_steps=10, check_every=10)
-    """Method generators: what a client trains."""
+    """Method generators: training at a client."""
     distill: DistillConfig = DistillConfig()
-    """Method generators: what the server makes of these."""
+    """Method generators: distillation at the server."""
     adversarial: AdversarialConfig = AdversarialConfig()
-    """Method adversarial: both."""
+    """Method adversarial: training at clients and at the server."""
 
     def __post_init__(self) -> None:
         """Check that there are generators to upload, and noise only where it can be added."""

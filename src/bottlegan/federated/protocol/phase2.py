@@ -22,15 +22,15 @@ class Phase2Config:
     """How the labs train together."""
 
     mode: Mode = "normalize"
-    """How stain is handled; `plain` is federated learning without BottleGAN."""
+    """How stain is handled. `plain` is federated learning without BottleGAN."""
     restained: float | None = None
-    """Share of the crops that get another lab's style; by default none in mode normalize, all in mode restain."""
+    """Share of the crops that get another lab's style; by default 0 in mode normalize, 1 in mode restain."""
     rounds: int = 100
-    """Messages that each lab gets to train on."""
+    """Number of training messages to each lab."""
     local_rounds: int = 1
-    """Rounds that a lab trains by itself in one message, which saves messages where they cost more than training."""
+    """Number of rounds that a lab trains per message. More than one saves messages if these cost more than training."""
     proximal: float = 0.0
-    """FedProx: weight of the distance to the weights of the round's start, times one half."""
+    """FedProx: half of this weighs the squared distance to the weights at the start of the round."""
     local_normalization: bool = False
     """FedBN: each lab keeps its own normalization layers."""
     network: NetworkConfig = NetworkConfig()

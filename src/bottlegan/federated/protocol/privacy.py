@@ -31,18 +31,18 @@ Floats = NDArray[np.float64]
 
 @document
 class PrivacyConfig:
-    """How single labs are hidden in a round. All labs count the same then, and do not tell their loss."""
+    """How single labs are hidden in a round. All labs then count the same and do not report their loss."""
 
     secure: bool = False
     """Secure aggregation: the server learns the sum of the updates, and no update of a single lab."""
     clip: float = 5.0
-    """Length that updates are cut to, by the labs, with `secure` or `noise`."""
+    """Length to which labs clip their updates, with `secure` or `noise`."""
     noise: float = 0.0
     """Standard deviation of the noise in a round's sum of updates, as a multiple of `clip`; 0 for none."""
     noise_at: Literal["labs", "server"] = "labs"
-    """Who adds it. Labs trust nobody else: with `secure` each adds its part of it, without it each adds all of it."""
+    """Who adds the noise. Labs that trust nobody add it: each its part with `secure`, or all of it without."""
     delta: float = 1e-5
-    """What epsilon is told for."""
+    """The delta for which epsilon is stated."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""

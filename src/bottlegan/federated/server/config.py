@@ -21,17 +21,18 @@ Robust = Literal["none", "trimmed", "median"]
 
 @document
 class StrategyConfig:
-    """Which aggregation, and its server optimizer."""
+    """The aggregation and its server optimizer."""
 
     name: StrategyName = "fedavgm"
     momentum: float = 0.5
-    """FedAvgM: how much of the last round's change goes on."""
+    """FedAvgM: share of the last round's change that carries over."""
     learning_rate: float = 1.0
-    """FedAvgM, FedAdam: of the server."""
+    """FedAvgM, FedAdam: learning rate of the server."""
     uniform: bool = False
-    """Whether all clients count the same, instead of by their examples."""
+    """Whether all clients count the same, instead of in proportion to their examples."""
     robust: Robust = "trimmed"
-    """What is made of the replies: their mean, or what a quarter (trimmed mean) or nearly half (median) cannot spoil.
+    """How replies are combined: their mean, or a robust mean that withstands a quarter (trimmed mean) or nearly half
+    (median) of bad replies.
 
     Unless it is `none`, suspects are left out, and all others count the same.
     """
@@ -44,20 +45,20 @@ class StrategyConfig:
 
 @document
 class RoundsConfig:
-    """What the server does in each round."""
+    """The server's part of each round."""
 
     clients: int = 0
-    """Clients drawn in each round, of those that have something to train on; 0 for all of them."""
+    """Number of clients drawn in each round from those with training data; 0 for all of them."""
     least: int = 2
-    """Replies without which a round counts for nothing."""
+    """Fewest replies for a round to count."""
     deadline: float = 600.0
     """Seconds that clients have to reply."""
     length_bound: float = 1.5
-    """How many times as long as the median an update may be; longer ones are clipped to that."""
+    """Longest update, in medians. Longer updates are clipped to that."""
     weight_bound: float = 2.0
-    """How many times as much as the median a client may weigh, in the mean of weights and in the scores."""
+    """Largest weight of a client, in medians, in the mean of weights and in the scores."""
     evaluate_every: int = 10
-    """Rounds between two scorings on the clients' test images; the last round is always scored."""
+    """Number of rounds between scorings on the clients' test images. The last round is always scored."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
@@ -78,9 +79,9 @@ class FederationConfig:
 
     seed: int = 0
     start: Path | None = None
-    """Weights to begin with, a safetensors file: a network of the same factory, which may have had other classes."""
+    """Safetensors file with initial weights: a network of the same factory, possibly with other classes."""
     upload_deadline: float = 3600.0
-    """Seconds that clients have to find their style, in phase 1."""
+    """Seconds that clients have to find their style in phase 1."""
     phase1: Phase1Config = Phase1Config()
     phase2: Phase2Config = Phase2Config()
     strategy: StrategyConfig = StrategyConfig()
