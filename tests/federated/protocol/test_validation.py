@@ -71,6 +71,14 @@ def test_a_long_update_is_clipped_and_the_usual_ones_are_not() -> None:
     assert all(found[name] is replies[name] for name in replies if name != "mad")
 
 
+def test_labs_that_change_nothing_do_not_hold_back_those_that_do() -> None:
+    start = {"w": torch.zeros(2)}
+    replies = {name: {"w": torch.zeros(2)} for name in "abc"} | {"d": {"w": torch.ones(2)}, "e": {"w": -torch.ones(2)}}
+    assert clip_updates(replies, start, bound=10.0)["d"] is replies["d"]
+    still = {name: replies[name] for name in "abc"}
+    assert clip_updates(still, start, bound=10.0)["a"] is still["a"]
+
+
 def test_of_two_updates_the_shorter_one_is_usual() -> None:
     start = {"w": torch.zeros(1)}
     found = clip_updates({"a": {"w": torch.ones(1)}, "b": {"w": torch.full((1,), 1e6)}}, start, 2.0)

@@ -63,12 +63,14 @@ def find_negative(arrays: Tensors) -> str | None:
 
 
 def clip_updates(replies: Mapping[str, Trained], start: Tensors, bound: float) -> dict[str, Trained]:
-    """Return what clients have trained, with updates no longer than `bound` times the median of all.
+    """Return what clients have trained, with updates no longer than `bound` times the median of those that are any.
 
-    Of two, the shorter one is the median: of so few nobody can tell which one is odd.
+    A lab without labels changes nothing as long as it is sure of nothing: were half of the labs like that, a median of
+    all would be zero, and so would everybody's update. Of two, the shorter one is the median: of so few nobody can tell
+    which one is odd.
     """
     lengths = {name: update_length(weights, start) for name, weights in replies.items()}
-    most = bound * median_low(lengths.values())
+    most = bound * median_low([length for length in lengths.values() if length > 0] or [0.0])
     return {
         name: weights if lengths[name] <= most else shorten(weights, start, most / lengths[name])
         for name, weights in replies.items()
