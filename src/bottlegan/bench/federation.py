@@ -94,11 +94,11 @@ def bench_staining(world: World, model: ModelWeights, rounds: int | None = None)
     includes importing the compiler of the kernel, once per process.
     """
     lab = next(lab for lab in world.labs("own") if lab.labeled)
-    smallest = min(min(each.image.shape[:2]) for each in lab.labeled)
+    smallest = min(min(patch.image.shape[:2]) for patch in lab.labeled)
     config = Phase2Config(mode="restain", training=TrainingConfig(crop=min(TrainingConfig().crop, smallest)))
     normalizer = Normalizer.from_model(model, lab.name)
     started = time.perf_counter()
-    labeled = [Labeled(normalizer(each.image), each.truth) for each in lab.labeled]
+    labeled = [Labeled(normalizer(patch.image), patch.truth) for patch in lab.labeled]
     once = time.perf_counter() - started
     vary, restaining = restain_randomly(Styles(model).restainers, 1.0), 0.0
 
@@ -165,7 +165,7 @@ def bench_rounds(clients: int, progress: Progress) -> dict[str, Json]:
 def time_plain_loop(labs: Mapping[str, Path], config: FederationConfig) -> float:
     """Return the median seconds of a round in which each lab trains, and their weights are averaged."""
     clients = {name: open_client(path) for name, path in labs.items()}
-    members = {name: Lab(name, each.holdings.labeled(config.phase2.task), [], []) for name, each in clients.items()}
+    members = {name: Lab(name, client.holdings.labeled(config.phase2.task), [], []) for name, client in clients.items()}
     shares = {name: float(len(lab.labeled)) for name, lab in members.items()}
     weights, seconds = initial_weights(config.phase2, SEED), []
     for number in range(1, ROUNDS):

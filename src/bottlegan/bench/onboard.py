@@ -205,15 +205,15 @@ def fit_prior(model: BottleGAN) -> Fit:
 
     def fit(styled: Pixels) -> Fitted:
         started = time.perf_counter()
-        found = onboard([styled], weights)
+        fitted = onboard([styled], weights)
         seconds = time.perf_counter() - started
-        normalizer = Normalizer(weights, found.code, diagnosis=found.diagnosis)
+        normalizer = Normalizer(weights, fitted.code, diagnosis=fitted.diagnosis)
         return Fitted(
             normalized=to_batch(normalizer(styled)),
             seconds=seconds,
             restain=normalizer.restain,
-            verdict=found.diagnosis.verdict.value,
-            size=found.code.nbytes,
+            verdict=fitted.diagnosis.verdict.value,
+            size=fitted.code.nbytes,
         )
 
     return fit
@@ -269,8 +269,10 @@ def bench_patches(model: BottleGAN, tissue: Sequence[Pixels], labs: int, progres
             fitted = onboard(styled[:count], weights)
             normalizer = Normalizer(weights, fitted.code, diagnosis=fitted.diagnosis)
             pairs = list(zip(styled, truths, strict=True))[most:]
-            each = [mean_squared_error(to_batch(normalizer(image)), to_batch(truth)).item() for image, truth in pairs]
-            results.append(float(np.mean(each)))
+            patch_errors = [
+                mean_squared_error(to_batch(normalizer(image)), to_batch(truth)).item() for image, truth in pairs
+            ]
+            results.append(float(np.mean(patch_errors)))
     one, many = (float(np.median(results)) for results in errors.values())
     return {
         "labs": labs,

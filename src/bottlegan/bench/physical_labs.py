@@ -97,9 +97,9 @@ def bench_physical(
         raise InputError(f"expected at least one pair of labs, got {pairs}; give a larger number")
     progress = progress or Silent()
     pool = draw_pool(progress)
-    given = list_methods() if methods is None else methods
-    usable = {name: fit for name, fit in given.items() if not isinstance(fit, str)}
-    notes: dict[str, Json] = {name: {"note": fit} for name, fit in given.items() if isinstance(fit, str)}
+    rows = list_methods() if methods is None else methods
+    usable = {name: fit for name, fit in rows.items() if not isinstance(fit, str)}
+    notes: dict[str, Json] = {name: {"note": fit} for name, fit in rows.items() if isinstance(fit, str)}
     tests: dict[str, Json] = {}
     for test in (AS_THEY_COME, OPPOSITE):
         scores = score_methods(BASES | usable, pool, test, pairs, progress)
@@ -191,10 +191,10 @@ def measure_error(outputs: Sequence[Pixels], truths: Sequence[Pixels]) -> float:
 
 def summarize(scores: Mapping[str, Sequence[Score]]) -> dict[str, Json]:
     """Return the figures of each method, compared with doing nothing and with the paired affine map."""
-    errors = {name: np.array([score.mse for score in found]) for name, found in scores.items()}
+    errors = {name: np.array([score.mse for score in lab_scores]) for name, lab_scores in scores.items()}
     floor = describe(errors[FLOOR])
     rows: dict[str, Json] = {}
-    for name, found in scores.items():
+    for name, lab_scores in scores.items():
         mse = describe(errors[name])
         worse = np.flatnonzero(errors[name] > errors[NOTHING])
         rows[name] = {
@@ -204,7 +204,7 @@ def summarize(scores: Mapping[str, Sequence[Score]]) -> dict[str, Json]:
             },
             "worse than nothing": len(worse),
             "pairs worse than nothing": list[Json](worse.tolist()),
-            "failed": sum(score.failed for score in found),
+            "failed": sum(score.failed for score in lab_scores),
         }
     return rows
 
@@ -261,8 +261,8 @@ def fit_closed_form(reference: Reference) -> FitPair:
     def find(images: Sequence[Pixels]) -> AffineMap:
         # As many pixels of all images together as of one, because more make it slower and no better.
         pixels = [sample_density(to_batch(image))[:, :: len(images)] for image in images]
-        found = fit_density_map(torch.cat(pixels, dim=1), reference)
-        return AffineMap(found.matrix, found.bias)
+        closed_form = fit_density_map(torch.cat(pixels, dim=1), reference)
+        return AffineMap(closed_form.matrix, closed_form.bias)
 
     return lambda pair: map_affinely(find(pair.fitted_a).then(find(pair.fitted_b).inverse()))
 

@@ -116,17 +116,17 @@ def train_default(path: Path, progress: Progress) -> Path:
     """Write the default network, trained for seconds on procedural tissue, to `path`."""
     task, config = Task(micrometers=1.0), TrainingConfig(batch=4)
     built = build_network(NetworkConfig(), task, torch_stream(SEED, "segmenter"), crop=config.crop)
-    given = []
+    patches = []
     for index in range(PATCHES):
         tissue = draw_tissue(SEED, index, SIDE)
         image = from_batch(render(tissue.concentration[None], REFERENCE))[0]
-        given.append(Labeled(image, tissue.epithelium.numpy().astype(np.uint8)))
+        patches.append(Labeled(image, tissue.epithelium.numpy().astype(np.uint8)))
     random, optimizer = numpy_stream(SEED, "bench"), torch.optim.Adam(built.network.parameters(), lr=0.004)
     for _ in progress.track(range(STEPS), "training a network", STEPS):
         optimizer.zero_grad()
-        labeled_loss(built, given, config, lambda crops, _: crops, random).backward()
+        labeled_loss(built, patches, config, lambda crops, _: crops, random).backward()
         optimizer.step()
-    said = NetworkDocument(
+    document = NetworkDocument(
         task=task,
         network=NetworkConfig(),
         crop=config.crop,
@@ -136,5 +136,5 @@ def train_default(path: Path, progress: Progress) -> Path:
         weights="0" * 64,
         record={},
     )
-    save_network(path, exchanged(built.network), said)
+    save_network(path, exchanged(built.network), document)
     return path

@@ -82,8 +82,8 @@ def find_glass(lab: NDArray[np.float64]) -> Mask:
     mean = ndimage.uniform_filter(lightness, WINDOW)
     roughness = np.sqrt(np.maximum(ndimage.uniform_filter(lightness**2, WINDOW) - mean**2, 0))
     bright = lightness >= (1 - DARKER) * np.quantile(lightness, BRIGHTEST)
-    found = bright & (chroma <= MOST_CHROMA) & (roughness <= MOST_ROUGHNESS)
-    return ndimage.binary_opening(found, SQUARE)
+    glass = bright & (chroma <= MOST_CHROMA) & (roughness <= MOST_ROUGHNESS)
+    return ndimage.binary_opening(glass, SQUARE)
 
 
 def measure_colors(image: Pixels, regions: Regions) -> Colors:
@@ -98,10 +98,14 @@ def measure_colors(image: Pixels, regions: Regions) -> Colors:
 
 def average(colors: Sequence[Colors]) -> tuple[Color, Color] | None:
     """Return the mean color of nuclei and of other tissue over images, or None if no image has known nuclei."""
-    known = [(each.nuclei, each.other) for each in colors if each.nuclei is not None and each.other is not None]
+    known = [
+        (regions.nuclei, regions.other)
+        for regions in colors
+        if regions.nuclei is not None and regions.other is not None
+    ]
     if not known:
         return None
-    nuclei, other = (np.mean(each, axis=0) for each in zip(*known, strict=True))
+    nuclei, other = (np.mean(regions, axis=0) for regions in zip(*known, strict=True))
     return nuclei, other
 
 
@@ -112,8 +116,8 @@ def measure_spread(groups: Sequence[tuple[Color, Color]]) -> dict[str, Json]:
     the summed squares of the two. Beside it stands the contrast, the mean distance of a group's nuclei to its other
     tissue: a method that makes everything paler makes every spread smaller, and this as well.
     """
-    colors = [np.stack(each) for each in zip(*groups, strict=True)]
-    nuclei, other = (root_mean_square(each - each.mean(0)) for each in colors)
+    colors = [np.stack(region) for region in zip(*groups, strict=True)]
+    nuclei, other = (root_mean_square(region - region.mean(0)) for region in colors)
     contrast = float(np.linalg.norm(colors[0] - colors[1], axis=1).mean())
     return {"nuclei": nuclei, "other tissue": other, "both": float(np.hypot(nuclei, other)), "contrast": contrast}
 
@@ -133,8 +137,8 @@ def summarize_glass(before: Sequence[Colors], after: Sequence[Colors]) -> dict[s
     ]
     if not pairs:
         return None
-    first, then = (np.stack(each) for each in zip(*pairs, strict=True))
-    chroma = [np.hypot(each[:, 1], each[:, 2]) for each in (first, then)]
+    first, then = (np.stack(stage) for stage in zip(*pairs, strict=True))
+    chroma = [np.hypot(stage[:, 1], stage[:, 2]) for stage in (first, then)]
     lost = first[:, 0] - then[:, 0]
     return {
         "images": len(pairs),

@@ -119,11 +119,11 @@ def bench_real_labs(
 def read_world(data: RealData, progress: Progress) -> World:
     """Read all images, and find their regions."""
     labs: dict[str, list[Sample]] = {}
-    for each in progress.track(data.images, "reading images", len(data.images)):
-        image = each.read()
-        regions = find_regions(image, None if each.mask is None else each.read_nuclei())
-        labs.setdefault(each.lab, []).append(
-            Sample(each.name, each.lab, image, regions, measure_colors(image, regions))
+    for entry in progress.track(data.images, "reading images", len(data.images)):
+        image = entry.read()
+        regions = find_regions(image, None if entry.mask is None else entry.read_nuclei())
+        labs.setdefault(entry.lab, []).append(
+            Sample(entry.name, entry.lab, image, regions, measure_colors(image, regions))
         )
     glass = None if data.slide is None else read_glass(data.slide)
     return World(labs, read_tiles(data.restained), glass, data.odd)
@@ -132,7 +132,7 @@ def read_world(data: RealData, progress: Progress) -> World:
 def measure_method(name: str, method: LabMethod, world: World, progress: Progress) -> dict[str, Json]:
     """Return all figures of one method."""
     row: dict[str, Json] = {}
-    images = {f"{each.lab}/{each.name}": [each] for each in world.samples}
+    images = {f"{sample.lab}/{sample.name}": [sample] for sample in world.samples}
     for way, groups in zip(WAYS, (world.labs, images), strict=True):
         tracked = progress.track(list(groups.items()), f"{name}, fitted to {way}", len(groups))
         mapped = {group: map_lab(method, samples) for group, samples in tracked}
@@ -154,16 +154,16 @@ def map_lab(method: LabMethod, lab: Sequence[Sample]) -> list[Mapped]:
 
 def summarize(groups: dict[str, list[Mapped]]) -> dict[str, Json]:
     """Return the figures of a method that was fitted to each group of images: a lab, or a single image."""
-    images = [each for group in groups.values() for each in group]
-    found = {name: average([each.colors for each in group]) for name, group in groups.items()}
-    known = {name: colors for name, colors in found.items() if colors is not None}
-    darker = [each.colors.nuclei_are_darker for each in images if each.colors.nuclei_are_darker is not None]
+    images = [result for group in groups.values() for result in group]
+    group_colors = {name: average([result.colors for result in group]) for name, group in groups.items()}
+    known = {name: colors for name, colors in group_colors.items() if colors is not None}
+    darker = [result.colors.nuclei_are_darker for result in images if result.colors.nuclei_are_darker is not None]
     opinions = {name: group[0].opinion for name, group in groups.items()}
     return {
         "spread": measure_spread(list(known.values())) if len(known) > 1 else None,
         "nuclei darker": sum(darker) / len(darker) if darker else None,
-        "glass": summarize_glass([each.sample.colors for each in images], [each.colors for each in images]),
-        "failed": sum(each.failed for each in images),
+        "glass": summarize_glass([result.sample.colors for result in images], [result.colors for result in images]),
+        "failed": sum(result.failed for result in images),
         "verdicts": share_verdicts(list(opinions.values())),
         "opinions": {name: _tell(opinion) for name, opinion in opinions.items()},
         "colors": {
@@ -235,9 +235,9 @@ def add_shares(rows: dict[str, Any]) -> None:
     """Add to each row's spreads their ratio to those of doing nothing, if that was measured."""
     for key in (f"spread, {way}" for way in WAYS):
         base = rows.get(NOTHING, {}).get(key)
-        for found in (row.get(key) for row in rows.values()):
-            if base and found:
-                found["share of nothing"] = found["both"] / base["both"]
+        for spreads in (row.get(key) for row in rows.values()):
+            if base and spreads:
+                spreads["share of nothing"] = spreads["both"] / base["both"]
 
 
 MORE: dict[str, Callable[[LabMethod, World], Json]] = {

@@ -105,15 +105,15 @@ def fit_ours(model: Path | None) -> Fit:
 
     def fit(images: Sequence[Given]) -> Fitted:
         normalizer = Normalizer.fit(images, model=model)
-        found = normalizer.diagnosis
-        if found is None:
+        diagnosis = normalizer.diagnosis
+        if diagnosis is None:
             return Fitted(normalizer)
         verdict, expected, gain = (
-            str(found.verdict),
-            getattr(found, "expected_error", None),
-            getattr(found, "gain", None),
+            str(diagnosis.verdict),
+            getattr(diagnosis, "expected_error", None),
+            getattr(diagnosis, "gain", None),
         )
-        return Fitted(normalizer, Opinion(verdict, found.reason, _finite(expected), _finite(gain)))
+        return Fitted(normalizer, Opinion(verdict, diagnosis.reason, _finite(expected), _finite(gain)))
 
     return fit
 
@@ -148,10 +148,10 @@ def fit_moments(reference: Pixels) -> Fit:
 
 def measure_moments(images: Sequence[Pixels]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the mean (3,) and standard deviation (3,) in CIE Lab over all pixels of the images."""
-    found = [rgb2lab(image).reshape(-1, 3) for image in images]
-    count = sum(len(colors) for colors in found)
-    mean = np.sum([colors.sum(0) for colors in found], axis=0) / count
-    return mean, np.sqrt(np.sum([((colors - mean) ** 2).sum(0) for colors in found], axis=0) / count)
+    pixels = [rgb2lab(image).reshape(-1, 3) for image in images]
+    count = sum(len(colors) for colors in pixels)
+    mean = np.sum([colors.sum(0) for colors in pixels], axis=0) / count
+    return mean, np.sqrt(np.sum([((colors - mean) ** 2).sum(0) for colors in pixels], axis=0) / count)
 
 
 def _to_levels(colors: NDArray[np.float64]) -> Pixels:

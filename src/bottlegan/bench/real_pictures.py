@@ -78,7 +78,7 @@ def draw_labs(method: LabMethod, data: RealData, labs: Sequence[str], progress: 
     """Return a sheet with a row for each lab: some images before, and the same images after."""
     rows = []
     for lab in progress.track(labs, "pictures of labs", len(labs)):
-        images = [each.read() for each in data.labs[lab]]
+        images = [entry.read() for entry in data.labs[lab]]
         fitted = method.fit(images)
         rows.append([panel for image in spread(images, SHOWN) for panel in pair(image, lab, fitted)])
     return draw_sheet(rows)
@@ -114,8 +114,8 @@ def draw_slide(path: Path, model: Path | None = None) -> Pixels:
     size = (round(before.shape[1] * SLIDE_HEIGHT / before.shape[0]), SLIDE_HEIGHT)
     return np.hstack(
         [
-            np.asarray(Image.fromarray(each).resize(size, Image.Resampling.BOX))
-            for each in (before, write_slide(path, model))
+            np.asarray(Image.fromarray(picture).resize(size, Image.Resampling.BOX))
+            for picture in (before, write_slide(path, model))
         ]
     )
 

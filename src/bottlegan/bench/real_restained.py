@@ -67,11 +67,11 @@ def measure_place(tiles: Sequence[Pixels]) -> float:
     squared distance to their mean, pooled over the stainings' tiles.
     """
     colors = [rgb2lab(tile).reshape(-1, 3) for tile in tiles]
-    quantiles = np.stack([np.quantile(each, QUANTILES, axis=0) for each in colors])
+    quantiles = np.stack([np.quantile(tile, QUANTILES, axis=0) for tile in colors])
     count = len(tiles)
     # The mean squared distance of pairs is twice the variance; pairs of an element with itself are excluded.
     between = root_mean_square(quantiles - quantiles.mean(0)) * np.sqrt(2 * count / (count - 1))
-    within = float(np.sqrt(np.mean([_variance(each) for each in colors])))
+    within = float(np.sqrt(np.mean([_variance(tile) for tile in colors])))
     return between / max(within, FLAT)
 
 

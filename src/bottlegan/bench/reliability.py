@@ -86,17 +86,17 @@ def _draw(count: int, seed: int) -> Iterator[SimulatedLab]:
 
 def judge_lab(lab: SimulatedLab, model: ModelWeights) -> JudgedLab:
     """Onboard one lab, and measure the error."""
-    found = onboard(lab.images[:SHOWN], model)
+    fitted = onboard(lab.images[:SHOWN], model)
     true = np.nan
     if lab.is_he:
-        normalizer = Normalizer(model, found.code, diagnosis=found.diagnosis, forced=True)
+        normalizer = Normalizer(model, fitted.code, diagnosis=fitted.diagnosis, forced=True)
         true = measure_error(normalizer, lab.images, lab.truth)
-    return JudgedLab(lab.is_he, found.diagnosis.verdict, found.diagnosis.expected_error, true)
+    return JudgedLab(lab.is_he, fitted.diagnosis.verdict, fitted.diagnosis.expected_error, true)
 
 
 def measure_error(normalizer: Normalizer, images: Sequence[Pixels], truth: Sequence[Pixels]) -> float:
     """Return the mean of the root mean square errors of normalizing images and of restaining the truth, in levels."""
-    styled, reference = (torch.cat([to_batch(image) for image in each]) for each in (images, truth))
+    styled, reference = (torch.cat([to_batch(image) for image in stack]) for stack in (images, truth))
     ways = ((normalizer(styled), reference), (normalizer.restain(reference), styled))
     return float(np.mean([255 * mean_squared_error(output, wanted).mean().sqrt().item() for output, wanted in ways]))
 

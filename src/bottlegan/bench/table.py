@@ -31,7 +31,7 @@ def bench_table(progress: Progress | None = None) -> dict[str, Json]:
         "colors": COLORS,
         "load average": os.getloadavg()[0],
         "commit": find_commit(),
-        "rows": {each: compare(normalizer, each, progress) for each in directions},
+        "rows": {direction: compare(normalizer, direction, progress) for direction in directions},
     }
 
 

@@ -87,8 +87,8 @@ def check_exact(slide: Path) -> dict[str, Json]:
         grid = lay_grid(opened, SlideOptions())
         places = np.linspace(0, len(grid) - 1, min(TILES, len(grid))).astype(int).tolist()
         levels = [opened.read(grid[place]) for place in places]
-        given = sample_slide(opened)
-    known, plain = (Normalizer.fit(given, force=True, everything=every) for every in (False, True))
+        tissue = sample_slide(opened)
+    known, plain = (Normalizer.fit(tissue, force=True, everything=every) for every in (False, True))
     alone = [Normalizer(known.model, known.code)(tile) for tile in levels]
     network = [from_batch(plain(to_batch(tile)))[0] for tile in levels]
     return {

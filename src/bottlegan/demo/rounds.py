@@ -61,7 +61,7 @@ def train_together(
 ) -> list[Outcome]:
     """Run a federation in every way. Every other lab has labels, and all are tested. Runs are kept below `folder`."""
     outcomes = {}
-    for way in sorted(WAYS, key=lambda each: each != FIRST):
+    for way in sorted(WAYS, key=lambda lab: lab != FIRST):
         config = FederationConfig(
             seed=seed,
             phase2=Phase2Config(
@@ -75,10 +75,10 @@ def train_together(
         own = folder / way.key
         if way != FIRST and way.mode != "plain":
             shutil.copytree(folder / FIRST.key / UPLOADS, own / UPLOADS)
-        held = {each.style.name: bring(each, way, k % 2 == 0) for k, each in enumerate(labs)}
-        answers = {name: Client(each, own / "labs" / name).answer for name, each in held.items()}
+        held = {lab.style.name: bring(lab, way, k % 2 == 0) for k, lab in enumerate(labs)}
+        answers = {name: Client(lab, own / "labs" / name).answer for name, lab in held.items()}
         state = run_federation(LocalExchange(answers), config, own, progress=progress, label=f"phase 2: {way.name}")
-        curve = [(each.number, each.scores) for each in state.history.rounds if each.scores]
+        curve = [(lab.number, lab.scores) for lab in state.history.rounds if lab.scores]
         outcomes[way.key] = Outcome(way.key, way.name, curve[-1][1], curve)
     return [outcomes[way.key] for way in WAYS]
 

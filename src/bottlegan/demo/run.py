@@ -78,18 +78,18 @@ def run_demo(config: DemoConfig, out: Path, progress: Progress | None = None) ->
     tissue = draw_all(config, progress)
     reference_set = _scan(render(_concentrations(tissue[: config.reference]), REFERENCE))
     held = [tissue[start : start + config.patches] for start in range(config.reference, len(tissue), config.patches)]
-    stained = [stain_lab(config, k, each) for k, each in enumerate(held)]
+    stained = [stain_lab(config, k, lab) for k, lab in enumerate(held)]
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         outcomes = train_together(stained, config.rounds, config.seed, folder, progress)
         shutil.copy(folder / FIRST.key / STYLES, out / STYLES)
-        verdicts = {name: each.verdict for name, each in read_members(folder / FIRST.key).clients.items()}
+        verdicts = {name: lab.verdict for name, lab in read_members(folder / FIRST.key).clients.items()}
     model = BottleGAN.load(out / STYLES)
-    labs = [show_lab(each, model, verdicts[each.style.name]) for each in stained]
+    labs = [show_lab(lab, model, verdicts[lab.style.name]) for lab in stained]
     scores = {lab.style.name: score_stains(lab) for lab in progress.track(labs, "scoring labs", len(labs))}
     metrics: dict[str, Json] = {
         "config": to_values(config),
-        "mean": {key: sum(each[key] for each in scores.values()) / len(scores) for key in scores[labs[0].style.name]},
+        "mean": {key: sum(lab[key] for lab in scores.values()) / len(scores) for key in scores[labs[0].style.name]},
         "fid": score_sets(labs, reference_set),
         "labs": {lab.style.name: {**scores[lab.style.name], "verdict": lab.verdict} for lab in labs},
         "segmentation": {outcome.key: dict(outcome.scores) for outcome in outcomes},

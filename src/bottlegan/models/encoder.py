@@ -164,10 +164,10 @@ def view_again(basis: Array, sight: Sight, before: Look) -> View:
     """Return the amounts that the maps found before make of the densities."""
     xp = array_namespace(sight.density)
     # Each look learns from what it is given, not from what that would do to the look before.
-    found = AffineMap(*(as_like(to_numpy(part), basis) for part in before.maps.normalize))
-    start = found.then(AffineMap(xp.linalg.inv(basis)[None], xp.zeros_like(basis[:1])))
+    latest = AffineMap(*(as_like(to_numpy(part), basis) for part in before.maps.normalize))
+    start = latest.then(AffineMap(xp.linalg.inv(basis)[None], xp.zeros_like(basis[:1])))
     amounts = _map_views(start, sight.density)
-    gain = xp.sqrt(xp.mean(found.matrix**2, axis=(1, 2)))[:, None]
+    gain = xp.sqrt(xp.mean(latest.matrix**2, axis=(1, 2)))[:, None]
     summary = [
         describe(amounts, sight.is_tissue),
         xp.astype(sight.sees_glass[:, None], amounts.dtype),
@@ -229,20 +229,20 @@ def describe(amounts: Array, counts: Array) -> Array:
     return _flatten(quantiles(amounts[..., :3] @ directions.T, counts, LEVELS))
 
 
-def regress(given: Array, wanted: Array, weight: Array) -> AffineMap:
+def regress(sources: Array, wanted: Array, weight: Array) -> AffineMap:
     """Return the affine maps that lead from amounts (B, P, 3) to others, by least squares with weights (B, P).
 
     What the pixels do not say, because they hardly spread that way, stays as it is.
     """
-    xp = array_namespace(given)
+    xp = array_namespace(sources)
     # In double precision: where there is hardly any tissue, amounts are in the hundreds, and their squares far apart.
-    rows = xp.astype(xp.concat([given, xp.ones_like(given[..., :1])], axis=2), xp.float64)
+    rows = xp.astype(xp.concat([sources, xp.ones_like(sources[..., :1])], axis=2), xp.float64)
     total = xp.clip(xp.sum(weight, axis=1, keepdims=True), 1e-6, None)
     share = xp.astype((weight / total)[..., None], xp.float64)
     ridge = np.diag([RIDGE, RIDGE, RIDGE, RIDGE / 10])
     moment = rows.mT @ (share * rows) + as_like(ridge, rows)
     follows = rows.mT @ (share * xp.astype(wanted, xp.float64)) + as_like(ridge[:, :3], rows)
-    solved = xp.astype(xp.linalg.solve(moment, follows), given.dtype)
+    solved = xp.astype(xp.linalg.solve(moment, follows), sources.dtype)
     return AffineMap(solved[:, :3], solved[:, 3])
 
 
@@ -289,10 +289,10 @@ def weighted_quantile(
     order = np.argsort(np.where(weights > 0, values, np.inf), axis=1)
     below = np.cumsum(np.take_along_axis(weights, order, axis=1), axis=1, dtype=np.float64)
     wanted = below[:, -1:] * np.array(levels)
-    places = [np.searchsorted(row, each) for row, each in zip(below, wanted, strict=True)]
+    places = [np.searchsorted(row, target) for row, target in zip(below, wanted, strict=True)]
     index = np.minimum(np.stack(places), values.shape[1] - 1)
-    found = np.take_along_axis(values, np.take_along_axis(order, index, axis=1), axis=1)
-    return np.where(below[:, -1:] > 0, found, np.float32(0))
+    chosen = np.take_along_axis(values, np.take_along_axis(order, index, axis=1), axis=1)
+    return np.where(below[:, -1:] > 0, chosen, np.float32(0))
 
 
 def anchor(maps: StyleMaps, veil: Array, sight: Sight) -> StyleMaps:
@@ -312,9 +312,9 @@ def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
 
     numpy sorts, several times as fast as torch: this is most of the work of a step of training.
     """
-    given, chosen = to_numpy(values), to_numpy(counts)
+    pixels, chosen = to_numpy(values), to_numpy(counts)
     number = chosen.sum(1)
-    ordered = np.sort(np.where(chosen[..., None], given, np.float32(np.inf)).mT, axis=2)
+    ordered = np.sort(np.where(chosen[..., None], pixels, np.float32(np.inf)).mT, axis=2)
     ordered[number == 0] = 0
     last = np.maximum(number - 1, 0)[:, None]
     place = last * np.array(levels)
@@ -324,8 +324,8 @@ def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
         np.take_along_axis(ordered, np.broadcast_to(each[:, None], shape), axis=2)
         for each in (low, np.minimum(low + 1, last))
     )
-    found = below + (above - below) * (place - low)[:, None].astype(np.float32)
-    return as_like(found, values)
+    interpolated = below + (above - below) * (place - low)[:, None].astype(np.float32)
+    return as_like(interpolated, values)
 
 
 def linear(weights: EncoderWeights, name: str, values: Array) -> Array:

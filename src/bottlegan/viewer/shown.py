@@ -92,12 +92,12 @@ class ShownSlide:
 
     def normalizer(self, *, forced: bool = False, remembers: bool = True) -> Normalizer:
         """Return its normalizer, or raise an error if it is refused and not forced."""
-        found = self.finding
-        if found.normalizer is None or (found.normalizer.refused and not forced):
-            raise InputError(f"{self.path.name}: refused: {found.reason}")
-        if remembers and not found.normalizer.refused:
-            return found.normalizer
-        known = found.normalizer
+        finding = self.finding
+        if finding.normalizer is None or (finding.normalizer.refused and not forced):
+            raise InputError(f"{self.path.name}: refused: {finding.reason}")
+        if remembers and not finding.normalizer.refused:
+            return finding.normalizer
+        known = finding.normalizer
         return Normalizer(
             known.model, known.code, known.name, known.diagnosis, forced=known.refused, remembers=remembers
         )
