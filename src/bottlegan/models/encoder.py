@@ -1,16 +1,16 @@
-"""The encoder of onboarding: a set of pixels of one lab -> the affine maps of its style, and how far off they may be.
+"""The encoder of onboarding: from a set of pixels of one lab to the affine maps of its style, with expected errors.
 
-It does not guess the maps. For each pixel it reads how much hematoxylin and eosin the reference stain would have there,
-by the pixel's color, its surroundings and how the colors of all pixels are distributed. With these amounts beside the
-densities the maps follow by least squares, one for each direction: errors of single pixels average out.
+It does not estimate the maps directly. For each pixel it estimates how much hematoxylin and eosin the reference stain
+would have there, from the pixel's color, its surroundings and the distribution of all colors. From these amounts and
+the densities, least squares gives one map for each direction. Errors of single pixels average out.
 
-It looks several times. The first look begins with amounts as a closed form guesses them, each further one with what the
-one before made of them, where labs look nearly alike and small errors show.
+It looks several times. The first look starts with amounts from a closed form. Each further look starts with the result
+of the one before, where labs look nearly alike and small errors are visible.
 
-Where glass is seen, both maps are anchored there: it comes out white, or nearly so, whatever the looks say.
+If glass is visible, both maps are anchored there: it comes out white, or nearly so, whatever the looks estimate.
 
-All of it is functions of arrays, by the names that numpy and torch share: torch trains them (`style_encoder`), numpy
-alone runs them.
+All functions use only operations that NumPy and torch share. torch trains them (`style_encoder`); NumPy alone runs
+them.
 """
 
 import math
@@ -25,38 +25,38 @@ from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.stain.affine import AffineMap, StyleMaps
 
 Array = Any
-"""Of numpy or of torch."""
+"""A NumPy array or a torch tensor."""
 EncoderWeights = Mapping[str, Array]
-"""The encoder's, by name."""
+"""The encoder's weights by name."""
 
 LEVELS = (0.01, 0.03, 0.1, 0.25, 0.5, 0.75, 0.9, 0.97, 0.99)
-"""Quantiles by which a set is described."""
+"""Quantiles that describe a set."""
 DIRECTIONS = ((1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, -1, 0), (1, -0.3, 0), (-0.3, 1, 0))
-"""Along these, of hematoxylin, eosin and what is neither."""
+"""Directions of these quantiles, in amounts of hematoxylin, eosin and the rest."""
 OPINIONS = 4
-"""How far off either map may be, how much of glass is stain, and whether this is H&E."""
+"""Number of opinions: the expected error of either map, how much of glass is stain, and whether this is H&E."""
 READINGS = 5
-"""Of each pixel: three amounts, how much it is to count, and whether it is of a nucleus."""
+"""Number of readings per pixel: three amounts, its weight, and whether it belongs to a nucleus."""
 FURTHER_LOOKS = 1
 RIDGE = 1e-3
-"""By which amounts of stain must spread, squared, for a map to follow them."""
+"""Least variance of amounts of stain for a map to follow them."""
 LEAST_SCALE = 0.02
 """Smallest range of densities that is scaled to 1."""
 TAIL, STRONG, LEAST_ANGLE = 0.02, 0.97, math.radians(4)
-"""Of the first guess: the share of stain beyond its two directions, the quantile of an amount that is strong, and half
-the smallest angle between the two."""
+"""For the first guess: the share of stain beyond its two directions, the quantile of an amount that counts as strong,
+and half the smallest angle between the directions."""
 MOST_VEIL = 0.06
-"""Largest density of glass after normalization, that of the reference set's: in some labs it holds a trace of stain."""
+"""Largest density of glass after normalization, which is that of the reference set: some glass has a trace of stain."""
 
 DESCRIBED = len(DIRECTIONS) * len(LEVELS)
 FEATURES = {"finder": 3 * VIEWS + 9, "first": 6 * VIEWS + 1, "further": 3 * VIEWS + 1}
-"""Numbers that each part is told of a pixel."""
+"""Number of features of a pixel for each part."""
 SUMMARIES = {"first": DESCRIBED + 3 * len(LEVELS) + 21, "further": DESCRIBED + 3}
-"""Numbers that it is told of all pixels."""
+"""Number of features of the whole set for each part."""
 
 
 class Look(NamedTuple):
-    """What the encoder thinks after one look."""
+    """The encoder's estimates after one look."""
 
     maps: StyleMaps
     log_errors: Array
@@ -64,13 +64,13 @@ class Look(NamedTuple):
     is_he: Array
     """(B,) logit of whether this is H&E."""
     amounts: Array
-    """(B, P, 3) of stain that were read in each pixel."""
+    """(B, P, 3) amounts of stain that were read in each pixel."""
     nuclear: Array
-    """(B, P) logit of whether the pixel is of a nucleus."""
+    """(B, P) logit of whether the pixel belongs to a nucleus."""
 
 
 class Sight(NamedTuple):
-    """What the encoder is given: pixels of B labs, and their glass."""
+    """The encoder's input: pixels of B labs, and their glass."""
 
     density: Array
     """(B, P, VIEWS, 3)."""
@@ -79,28 +79,28 @@ class Sight(NamedTuple):
     is_tissue: Array
     """(B, P) bool: which pixels count."""
     glass: Array
-    """(B, 3) density of the glass; 0 where none is seen."""
+    """(B, 3) density of the glass; 0 if none is visible."""
     sees_glass: Array
     """(B,) bool."""
 
 
 class View(NamedTuple):
-    """What one look is told."""
+    """The input of one look."""
 
     start: AffineMap
-    """From densities to the amounts below."""
+    """Map from densities to the amounts below."""
     amounts: Array
-    """(B, P, 3) of stain, as guessed before this look."""
+    """(B, P, 3) amounts of stain, as estimated before this look."""
     pixels: Array
-    """(B, P, features) what each pixel is, and what surrounds it."""
+    """(B, P, features) features of each pixel and its surroundings."""
     summary: Array
-    """(B, summary) how the pixels are distributed."""
+    """(B, summary) features of the distribution of all pixels."""
 
 
 def look(weights: EncoderWeights, sight: Sight, every: int = 1) -> list[Look]:
-    """Return what the encoder thinks after each look; the last is the best.
+    """Return the encoder's estimates after each look; the last is the best.
 
-    All pixels describe the lab, and amounts are read in every so many-th of them.
+    All pixels describe the lab. Amounts are read in every `every`-th of them.
     """
     looks = [conclude(weights, "first", sight, view_first(sight), every)]
     for _ in range(FURTHER_LOOKS):
@@ -111,7 +111,7 @@ def look(weights: EncoderWeights, sight: Sight, every: int = 1) -> list[Look]:
 def find_glass(weights: EncoderWeights, density: Array, roughness: Array) -> Array:
     """Return logits (B, P) of which pixels, (B, P, VIEWS, 3) and (B, P) of all that labs show, are bare glass.
 
-    Glass is told from pale tissue by how bright it is, how flat, and how alone.
+    Glass differs from pale tissue in brightness, flatness and surroundings.
     """
     xp = array_namespace(density)
     own, everything = density[:, :, 0], xp.ones_like(roughness, dtype=xp.bool)
@@ -133,7 +133,7 @@ def find_glass(weights: EncoderWeights, density: Array, roughness: Array) -> Arr
 
 
 def view_first(sight: Sight) -> View:
-    """Return the densities as they are, and amounts that a closed form guesses."""
+    """Return the densities, and amounts from a closed form."""
     xp = array_namespace(sight.density)
     own, counts = sight.density[:, :, 0], sight.is_tissue
     seen = sight.sees_glass[:, None]
@@ -161,9 +161,9 @@ def view_first(sight: Sight) -> View:
 
 
 def view_again(basis: Array, sight: Sight, before: Look) -> View:
-    """Return the amounts that the maps found before make of the densities."""
+    """Return the amounts that the previous look's maps give for the densities."""
     xp = array_namespace(sight.density)
-    # Each look learns from what it is given, not from what that would do to the look before.
+    # Each look learns from its own input, not through the look before.
     latest = AffineMap(*(as_like(to_numpy(part), basis) for part in before.maps.normalize))
     start = latest.then(AffineMap(xp.linalg.inv(basis)[None], xp.zeros_like(basis[:1])))
     amounts = _map_views(start, sight.density)
@@ -179,7 +179,7 @@ def view_again(basis: Array, sight: Sight, before: Look) -> View:
 
 
 def conclude(weights: EncoderWeights, part: str, sight: Sight, view: View, every: int) -> Look:
-    """Read amounts in every so many-th pixel, and return the maps that fit best between the guesses and these."""
+    """Read amounts in every `every`-th pixel, and return the best maps between the guesses and these."""
     xp, basis = array_namespace(view.pixels), weights["basis"]
     guesses = view.amounts[:, ::every]
     amounts, weight, nuclear, opinions = read_amounts(
@@ -194,17 +194,17 @@ def conclude(weights: EncoderWeights, part: str, sight: Sight, view: View, every
 
 
 def read_amounts(weights: EncoderWeights, part: str, view: View, counts: Array) -> tuple[Array, Array, Array, Array]:
-    """Return what is read in each pixel, and opinions (B, OPINIONS) on the whole.
+    """Return the readings of each pixel, and opinions (B, OPINIONS) on the whole.
 
-    Of each pixel: amounts (B, P, 3), how much it is to count (B, P), and the logit (B, P) of being of a nucleus.
+    The readings are amounts (B, P, 3), weights (B, P), and logits (B, P) of belonging to a nucleus.
 
-    A pixel is read by what it is and what surrounds it, beside what all pixels together say. That does not depend on
-    their order or number.
+    A reading depends on the features of the pixel and on those of the whole set, which do not depend on the order or
+    number of pixels.
 
     Args:
-        weights: Of the encoder.
-        part: Which of them: those of the `first` look, or of a `further` one.
-        view: What the look is told.
+        weights: The encoder's weights.
+        part: The part to use: that of the `first` look, or of a `further` one.
+        view: The input of the look.
         counts: (B, P) bool: which pixels count.
     """
     xp = array_namespace(view.pixels)
@@ -223,19 +223,19 @@ def read_amounts(weights: EncoderWeights, part: str, view: View, counts: Array) 
 
 
 def describe(amounts: Array, counts: Array) -> Array:
-    """Return quantiles (B, ...) of the amounts (B, P, ...) of pixels that count, along some directions."""
+    """Return quantiles (B, ...) of the amounts (B, P, ...) of pixels that count, along DIRECTIONS."""
     xp = array_namespace(amounts)
     directions = xp.asarray(DIRECTIONS, dtype=amounts.dtype, device=device(amounts))
     return _flatten(quantiles(amounts[..., :3] @ directions.T, counts, LEVELS))
 
 
 def regress(sources: Array, wanted: Array, weight: Array) -> AffineMap:
-    """Return the affine maps that lead from amounts (B, P, 3) to others, by least squares with weights (B, P).
+    """Return the affine maps from amounts (B, P, 3) to others, by least squares with weights (B, P).
 
-    What the pixels do not say, because they hardly spread that way, stays as it is.
+    Directions in which the pixels hardly vary stay unchanged.
     """
     xp = array_namespace(sources)
-    # In double precision: where there is hardly any tissue, amounts are in the hundreds, and their squares far apart.
+    # In double precision: with hardly any tissue, amounts reach the hundreds, and their squares differ widely.
     rows = xp.astype(xp.concat([sources, xp.ones_like(sources[..., :1])], axis=2), xp.float64)
     total = xp.clip(xp.sum(weight, axis=1, keepdims=True), 1e-6, None)
     share = xp.astype((weight / total)[..., None], xp.float64)
@@ -247,25 +247,25 @@ def regress(sources: Array, wanted: Array, weight: Array) -> AffineMap:
 
 
 def find_frame(above: NDArray[np.float32], counts: NDArray[np.bool_]) -> tuple[NDArray[np.float32], ...]:
-    """Return a first guess of the stains: where Macenko's method would put them, but never degenerate.
+    """Return a first guess of the stains: that of Macenko's method, but never degenerate.
 
     Args:
         above: (B, P, 3) densities above those of glass.
         counts: (B, P) which of the pixels count.
 
     Returns:
-        (B, 3, 3) densities of two strong stains, the redder of which comes second, and of what is neither; and (B, 3)
-        how far the densities spread along their principal axes, the least first.
+        (B, 3, 3) densities of two strong stains, the redder one second, and of a direction that is neither; and (B, 3)
+        spreads of the densities along their principal axes, the smallest first.
     """
     weight = counts.astype(np.float32)
     number = np.maximum(weight.sum(1), 1)[:, None, None]
     moment = (above * weight[..., None]).mT @ above / number
     variance, axes = np.linalg.eigh(moment + 1e-6 * np.eye(3, dtype=np.float32))
-    # Densities are positive, so the first axis can point along them; the second one's sign does not matter.
+    # Densities are positive, so the first axis can point along them. The sign of the second does not matter.
     first = axes[..., 2] * np.where(axes[..., 2].sum(1, keepdims=True) < 0, np.float32(-1), np.float32(1))
     plane = np.stack([first, axes[..., 1]], axis=1)
     along, across = np.moveaxis(above @ plane.mT, 2, 0)
-    # The angle of a pale pixel is mostly noise, so each counts by how much stain it holds.
+    # The angle of a pale pixel is mostly noise, so each pixel is weighted by its amount of stain.
     tails = weighted_quantile(np.arctan2(across, along), weight * np.maximum(along, 0), (TAIL, 1 - TAIL))
     middle, half = tails.mean(1), np.maximum((tails[:, 1] - tails[:, 0]) / 2, np.float32(LEAST_ANGLE))
     tails = np.stack([middle - half, middle + half], axis=1)
@@ -296,7 +296,7 @@ def weighted_quantile(
 
 
 def anchor(maps: StyleMaps, veil: Array, sight: Sight) -> StyleMaps:
-    """Return maps that, where glass is seen, make it white but for a share `veil` (B,) of its density, and back."""
+    """Return maps that make visible glass white except for a share `veil` (B,) of its density, and back."""
     xp = array_namespace(veil)
     white = (veil * xp.clip(xp.mean(sight.glass, axis=1), 0, MOST_VEIL))[:, None] * xp.ones_like(sight.glass)
     seen = sight.sees_glass[:, None]
@@ -308,9 +308,9 @@ def anchor(maps: StyleMaps, veil: Array, sight: Sight) -> StyleMaps:
 
 
 def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
-    """Return the quantiles (B, C, Q) of values (B, P, C), of those pixels that `counts` (B, P) says, without gradients.
+    """Return the quantiles (B, C, Q) of values (B, P, C) over pixels with `counts` (B, P), without gradients.
 
-    numpy sorts, several times as fast as torch: this is most of the work of a step of training.
+    NumPy sorts several times faster than torch, and this is most of the work of a training step.
     """
     pixels, chosen = to_numpy(values), to_numpy(counts)
     number = chosen.sum(1)
@@ -329,12 +329,12 @@ def quantiles(values: Array, counts: Array, levels: tuple[float, ...]) -> Array:
 
 
 def linear(weights: EncoderWeights, name: str, values: Array) -> Array:
-    """Return values (..., I) after the layer of that name, (..., O)."""
+    """Return the output (..., O) of the layer `name` for values (..., I)."""
     return values @ weights[f"{name}.weight"].T + weights[f"{name}.bias"]
 
 
 def relu(values: Array) -> Array:
-    """Return what is positive, and 0 for the rest."""
+    """Return positive values, and 0 for the others."""
     return array_namespace(values).clip(values, 0, None)
 
 
@@ -344,17 +344,17 @@ def sigmoid(values: Array) -> Array:
 
 
 def as_like(values: Array, like: Array) -> Array:
-    """Return values as an array of the kind, precision and device of another."""
+    """Return values as an array of the kind, precision and device of `like`."""
     return array_namespace(like).asarray(values, dtype=like.dtype, device=device(like))
 
 
 def to_numpy(values: Array) -> Any:
-    """Return values as an array of numpy, without gradients."""
+    """Return values as a NumPy array, without gradients."""
     return values if isinstance(values, np.ndarray) else values.detach().cpu().numpy()
 
 
 def _map_views(mapped: AffineMap, density: Array) -> Array:
-    """Return densities (B, P, VIEWS, 3), mapped, as (B, P, 3 * VIEWS)."""
+    """Return the mapped densities (B, P, VIEWS, 3) as (B, P, 3 * VIEWS)."""
     xp, (labs, pixels) = array_namespace(density), density.shape[:2]
     return xp.reshape(mapped(xp.reshape(density, (labs, -1, 3))), (labs, pixels, 3 * VIEWS))
 
