@@ -15,7 +15,7 @@ from bottlegan.simulation.lab import (
     fold_colorants,
     show_something_else,
 )
-from bottlegan.simulation.organs import BLOOD, COLORANTS, EOSIN, HEMATOXYLIN, PIGMENT, Patch, draw_patch
+from bottlegan.simulation.organs import BLOOD, COLORANTS, EOSIN, HEMATOXYLIN, PIGMENT, SALMON, VIOLET, Patch, draw_patch
 from bottlegan.simulation.physics import to_reference
 
 FEW = 12
@@ -195,13 +195,14 @@ def test_artificial_styles_know_only_two_stains() -> None:
     assert (folded[:, HEMATOXYLIN] >= amounts[:, HEMATOXYLIN]).all()
     assert (folded[:, EOSIN] >= amounts[:, EOSIN]).all()
     without = amounts.copy()
-    without[:, [BLOOD, PIGMENT]] = 0
+    without[:, [BLOOD, PIGMENT, VIOLET, SALMON]] = 0
     np.testing.assert_array_equal(fold_colorants(without)[:, :2], amounts[:, :2])
 
 
 def test_the_truth_of_an_artificial_style_knows_only_two_stains_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(labs, "PHYSICAL", 0.0)
     monkeypatch.setattr(labs, "ARTIFICIAL", 1.0)
+    monkeypatch.setattr(labs, "RESTAINED", 0.0)
     amounts = np.full((COLORANTS, DRAWN, DRAWN), 0.4, np.float32)
     tissues = [Patch(amounts, np.zeros((DRAWN, DRAWN), bool), amounts[0], 0.0, prostate=False)] * 3
     lab = draw_lab(np.random.default_rng(0), tissues)

@@ -14,12 +14,16 @@ from bottlegan.simulation.organs import (
     MICRONS,
     NUCLEAR,
     PIGMENT,
+    SALMON,
+    VIOLET,
     Kind,
     Patch,
+    cross_section,
     draw_kind,
     draw_patch,
     draw_patchwork,
     find_background,
+    shift_spectra,
     zoom_prostate,
 )
 from bottlegan.simulation.tissue import draw_tissue
@@ -35,6 +39,14 @@ def patches() -> list[Patch]:
 def same(left: Patch, right: Patch) -> bool:
     alike = np.array_equal(left.amounts, right.amounts) and np.array_equal(left.glass, right.glass)
     return alike and left.nuclei == right.nuclei
+
+
+def hematoxylin(patch: Patch) -> np.ndarray:
+    return patch.amounts[HEMATOXYLIN] + patch.amounts[VIOLET]
+
+
+def eosin(patch: Patch) -> np.ndarray:
+    return patch.amounts[EOSIN] + patch.amounts[SALMON]
 
 
 def test_a_patch_depends_on_nothing_but_its_seed_and_number(patches: list[Patch]) -> None:
@@ -66,7 +78,7 @@ def test_nuclei_hold_hematoxylin_and_are_nowhere_on_glass(patches: list[Patch]) 
         nuclear, other = patch.nuclear > 0.5, (patch.nuclear < 0.1) & ~patch.glass
         assert (nuclear & patch.glass).mean() < 0.02
         if nuclear.sum() > 50 and other.sum() > 50:
-            richer.append(patch.amounts[HEMATOXYLIN][nuclear].mean() / patch.amounts[HEMATOXYLIN][other].mean())
+            richer.append(hematoxylin(patch)[nuclear].mean() / hematoxylin(patch)[other].mean())
     assert len(richer) > 100
     assert np.quantile(richer, 0.05) > 1.5
 
@@ -97,7 +109,7 @@ def test_there_is_no_tissue_on_the_background(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(organs, "find_background", lambda rng, size: left)
     for index in range(12):
         amounts = draw_patch(1, index, SIZE).amounts
-        if not amounts[BLOOD:].any():
+        if not amounts[[BLOOD, PIGMENT]].any():
             assert amounts[:, :, : SIZE // 2 - 8].max() < 1e-3
             assert amounts[:, :, SIZE // 2 :].max() > 0.05
 
@@ -107,7 +119,7 @@ def test_tissue_is_from_all_ground_to_all_nuclei(patches: list[Patch]) -> None:
     assert nuclei.min() < 0.005
     assert nuclei.max() > 0.5
     darkest = max(patches, key=lambda patch: patch.nuclei)
-    assert darkest.nuclei == pytest.approx((darkest.amounts[HEMATOXYLIN][~darkest.glass] > 0.5).mean())
+    assert darkest.nuclei == pytest.approx((hematoxylin(darkest)[~darkest.glass] > 0.5).mean())
 
 
 def test_blood_and_pigment_lie_on_some_patches(patches: list[Patch]) -> None:
@@ -116,7 +128,35 @@ def test_blood_and_pigment_lie_on_some_patches(patches: list[Patch]) -> None:
         assert 0.02 < shown.mean() < most
     bloody = max(patches, key=lambda patch: patch.amounts[BLOOD].mean())
     red = bloody.amounts[BLOOD] > 0.3
-    assert (bloody.amounts[EOSIN][red] > 0.2).mean() > 0.9, "red cells take eosin"
+    assert (eosin(bloody)[red] > 0.2).mean() > 0.9, "red cells take eosin"
+
+
+def test_sections_are_thicker_than_nuclei_and_dense_tissue_takes_more_of_both_stains() -> None:
+    eosin_of_nuclei, correlations = [], []
+    for index in range(60):
+        layers = np.zeros((NUCLEAR + 1, SIZE, SIZE), np.float32)
+        layers[:2], layers[NUCLEAR, :, : SIZE // 2] = 0.5, 1
+        cross_section(numpy_stream(8, index), layers)
+        assert (layers[:2] > 0).all()
+        eosin_of_nuclei.append(layers[EOSIN, :, : SIZE // 2].mean() / layers[EOSIN, :, SIZE // 2 :].mean())
+        correlations.append(np.corrcoef(*layers[:2, :, SIZE // 2 :].reshape(2, -1))[0, 1])
+    assert min(eosin_of_nuclei) < 0.6
+    assert max(eosin_of_nuclei) > 1.6
+    assert min(correlations) > 0.99
+
+
+def test_shifted_spectra_take_a_share_of_each_stain() -> None:
+    shares = []
+    for index in range(40):
+        layers = np.zeros((NUCLEAR + 1, SIZE, SIZE), np.float32)
+        layers[HEMATOXYLIN], layers[EOSIN] = 0.3, 0.6
+        shift_spectra(numpy_stream(9, index), layers)
+        np.testing.assert_allclose(layers[HEMATOXYLIN] + layers[VIOLET], 0.3, rtol=1e-5)
+        np.testing.assert_allclose(layers[EOSIN] + layers[SALMON], 0.6, rtol=1e-5)
+        assert layers.min() >= 0
+        shares.append(layers[SALMON].mean() / 0.6)
+    assert min(shares) == 0
+    assert max(shares) > 0.35
 
 
 def test_every_kind_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ SEEDS = st.integers(0, 2**32 - 1)
 
 def pure(lab: PhysicalLab) -> PhysicalLab:
     """Return a lab whose files hold exactly what the scanner sees."""
-    return replace(lab, noise=0.0, sharpening=0.0, jpeg=None)
+    return replace(lab, noise=0.0, sharpening=0.0, aberration=np.zeros((3, 2)), shading=0.0, jpeg=None)
 
 
 def draw_amounts(seed: int, count: int = 1, size: int = 8) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_stains_are_from_pale_to_nearly_black() -> None:
     half[0, HEMATOXYLIN] = 0.5
     densities = []
     for lab in LABS:
-        plain = replace(lab, contrast=0.0, flare=0.0, white=np.ones(3))
+        plain = replace(lab, contrast=0.0, flare=0.0, white=np.ones(3), black=0.0)
         densities.append(float(2 * (-np.log(expose(half, plain))).max()))
     assert min(densities) > 0.98 * STRENGTH[0]
     assert max(densities) < 1.02 * STRENGTH[1]
@@ -177,6 +177,27 @@ def test_sharpening_raises_edges_and_leaves_even_color() -> None:
     assert sharp.min() < plain.min()
     assert sharp.max() > plain.max()
     assert (sharp[:, [0, -1]] == plain[:, [0, -1]]).all()
+
+
+def test_aberration_moves_red_and_blue_apart_and_leaves_green() -> None:
+    edge = np.full((1, 3, 32, 32), 0.3, np.float32)
+    edge[..., 16:] = 0.7
+    moved = replace(pure(LABS[0]), aberration=np.array([[0, 0.5], [0, 0], [0, -0.5]]))
+    plain, shifted = (scan(edge, lab, np.random.default_rng(0))[0].astype(int) for lab in (pure(LABS[0]), moved))
+    assert (shifted[..., 1] == plain[..., 1]).all()
+    assert (shifted[:, 16, 0] < plain[:, 16, 0]).all()
+    assert (shifted[:, 15, 2] > plain[:, 15, 2]).all()
+    assert (shifted[:, :14] == plain[:, :14]).all()
+    assert 0.2 < np.mean([lab.aberration.any() for lab in LABS]) < 0.6
+    assert all(not lab.aberration[1].any() for lab in LABS)
+
+
+def test_shading_darkens_the_corners() -> None:
+    gray = np.full((1, 3, 33, 33), 0.8, np.float32)
+    (shaded,) = scan(gray, replace(pure(LABS[0]), shading=0.25), np.random.default_rng(0))
+    assert (shaded[16, 16] == 204).all()
+    assert (shaded[[0, 0, -1, -1], [0, -1, 0, -1]] == 153).all()
+    assert 0.1 < np.mean([lab.shading > 0 for lab in LABS]) < 0.5
 
 
 def test_halved_chroma_changes_colors_and_whole_chroma_hardly() -> None:

@@ -17,7 +17,7 @@ from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.code_maps import encode_maps, read_reference
 from bottlegan.models.document import PRIOR
-from bottlegan.models.encoder import MOST_VEIL, EncoderWeights, Sight, find_glass, look, sigmoid
+from bottlegan.models.encoder import MOST_VEIL, EncoderWeights, Look, Sight, find_glass, look, sigmoid
 from bottlegan.models.pixel_sets import PixelSet, look_at
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.settle import settle
@@ -62,28 +62,58 @@ def shipped_encoder() -> EncoderWeights:
     return encoder
 
 
-def find_maps(images: Sequence[Pixels], encoder: EncoderWeights) -> tuple[StyleMaps, StyleDiagnosis]:
-    """Return the maps between the style of some images and the encoder's reference stain, and what to think of them."""
+@dataclass(frozen=True)
+class LabLook:
+    """What the encoder says of one lab, and what it was shown."""
+
+    pixels: PixelSet
+    """Of all images."""
+    glass: float
+    """Share of these that show bare glass, in [0, 1]."""
+    sight: Sight
+    look: Look
+    white: Floats
+    """(1, 3) density of normalized glass."""
+    expected_error: float
+    """Of the maps, in levels of 255."""
+
+    @property
+    def tissue(self) -> Floats:
+        """The densities (P, 3) of pixels of tissue."""
+        return self.sight.density[0, :, 0]
+
+
+def look_at_lab(images: Sequence[Pixels], encoder: EncoderWeights) -> LabLook:
+    """Return what the encoder says of some images of a lab."""
     if not images:
         raise InputError("there is no image to fit a style to; give at least one of the lab")
     pixels = look_at(spread(images, MOST_IMAGES))
     is_glass = find_glass(encoder, pixels.density[None], pixels.roughness[None])[0] > 0
     sight = see(pixels, is_glass)
-    seen = look(encoder, sight)[-1]
-    center = sight.glass if sight.sees_glass.all() else sight.density[:, :, 0].mean(1)
-    white = seen.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
-    expected_error = 255 * float(np.exp(seen.log_errors).mean())
-    tissue = sight.density[0, :, 0]
+    last = look(encoder, sight)[-1]
+    white = last.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
+    return LabLook(pixels, float(is_glass.mean()), sight, last, white, 255 * float(np.exp(last.log_errors).mean()))
+
+
+def find_maps(images: Sequence[Pixels], encoder: EncoderWeights) -> tuple[StyleMaps, StyleDiagnosis]:
+    """Return the maps between the style of some images and the encoder's reference stain, and what to think of them."""
+    lab = look_at_lab(images, encoder)
     maps = settle(
-        seen.maps, tissue, seen.nuclear[0], basis=encoder["basis"], white=white, expected_error=expected_error
+        lab.look.maps,
+        lab.tissue,
+        lab.look.nuclear[0],
+        basis=encoder["basis"],
+        white=lab.white,
+        expected_error=lab.expected_error,
     )
+    center = lab.sight.glass if lab.sight.sees_glass.all() else lab.sight.density[:, :, 0].mean(1)
     normalize = limit_gain(keep_white(maps.normalize, center), center)
     diagnosis = diagnose(
-        tissue=1 - float(is_glass.mean()),
-        contrast=measure_contrast(pixels),
-        darkness=float(np.median(pixels.density[:, 0].mean(1))),
-        is_he=float(sigmoid(seen.is_he)[0]),
-        expected_error=expected_error,
+        tissue=1 - lab.glass,
+        contrast=measure_contrast(lab.pixels),
+        darkness=float(np.median(lab.pixels.density[:, 0].mean(1))),
+        is_he=float(sigmoid(lab.look.is_he)[0]),
+        expected_error=lab.expected_error,
         gain=measure_gain(normalize),
     )
     return StyleMaps(normalize, maps.restain), diagnosis

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from bottlegan.core.seeding import numpy_stream, torch_stream
 from bottlegan.imaging.files import Pixels
 from bottlegan.imaging.tensors import to_levels
-from bottlegan.simulation.organs import BLOOD, EOSIN, HEMATOXYLIN, PIGMENT, Patch, draw_patch
+from bottlegan.simulation.organs import BLOOD, EOSIN, HEMATOXYLIN, PIGMENT, SALMON, VIOLET, Patch, draw_patch
 from bottlegan.simulation.physics import (
     Floats,
     Jpeg,
@@ -27,6 +27,7 @@ from bottlegan.simulation.physics import (
     scan,
     to_reference,
 )
+from bottlegan.simulation.restaining import restain_patches
 from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue_parts import noise
 from bottlegan.stain.style import LABS, PAPER, WIDE, draw_style
@@ -39,6 +40,8 @@ SHOWN = 192
 """Side of the part of it that a lab shows."""
 PHYSICAL, ARTIFICIAL = 0.62, 0.31
 """Shares of the labs; the others are not H&E."""
+RESTAINED = 0.6
+"""Share of the artificial labs whose patches are restained by Macenko's method, as the paper does."""
 TISSUES = 64
 """Patches that a batch of labs draws from."""
 
@@ -74,6 +77,8 @@ def draw_lab(rng: Generator, tissues: Sequence[Patch]) -> SimulatedLab:
         images = show_physically(rng, amounts)
     elif world < PHYSICAL + ARTIFICIAL:
         amounts = fold_colorants(amounts)
+        if rng.random() < RESTAINED:
+            amounts[:, :BLOOD] = restain_patches(amounts[:, :BLOOD])
         images = show_artificially(rng, amounts)
     else:
         images, glass = show_something_else(rng, amounts, glass)
@@ -107,10 +112,10 @@ def show_physically(rng: Generator, amounts: Floats) -> list[Pixels]:
 
 
 def fold_colorants(amounts: Floats) -> Floats:
-    """Return amounts without blood and pigment, which the paper's styles do not know: as eosin and hematoxylin."""
+    """Return amounts as hematoxylin and eosin alone, which is all that the paper's styles know."""
     folded = np.zeros_like(amounts)
-    folded[:, HEMATOXYLIN] = amounts[:, HEMATOXYLIN] + 0.5 * amounts[:, PIGMENT]
-    folded[:, EOSIN] = amounts[:, EOSIN] + 0.3 * amounts[:, BLOOD] + 0.3 * amounts[:, PIGMENT]
+    folded[:, HEMATOXYLIN] = amounts[:, HEMATOXYLIN] + amounts[:, VIOLET] + 0.5 * amounts[:, PIGMENT]
+    folded[:, EOSIN] = amounts[:, EOSIN] + amounts[:, SALMON] + 0.3 * amounts[:, BLOOD] + 0.3 * amounts[:, PIGMENT]
     return folded
 
 
@@ -142,11 +147,10 @@ def show_something_else(
         return draw_pen(rng), nothing
     lab = draw_physical_lab(rng)
     if kind == "brown":
-        return scan(expose(stain_brown(rng, amounts), brown_lab(rng)), lab, rng), glass
+        return scan(expose(stain_brown(rng, fold_colorants(amounts)), brown_lab(rng)), lab, rng), glass
     if kind == "one stain":
-        amounts = amounts.copy()
+        amounts = fold_colorants(amounts)
         amounts[:, EOSIN if rng.random() < 0.5 else HEMATOXYLIN] = 0
-        amounts[:, BLOOD:] = 0
     images = scan(expose(amounts, lab), lab, rng)
     if kind == "gray":
         return [np.repeat(image.mean(2, keepdims=True).astype(np.uint8), 3, axis=2) for image in images], glass

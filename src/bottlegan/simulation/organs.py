@@ -16,9 +16,12 @@ from bottlegan.core.seeding import numpy_stream
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.simulation.tissue_parts import Field, Mask, Nuclei, at, noise, points, smear, stamp
 
-HEMATOXYLIN, EOSIN, BLOOD, PIGMENT, NUCLEAR = range(5)
-"""What colors tissue: rows of a patch's amounts, 1 where there is much. Beside them, how much of a pixel is nucleus."""
-COLORANTS = 4
+HEMATOXYLIN, EOSIN, BLOOD, PIGMENT, VIOLET, SALMON, NUCLEAR = range(7)
+"""What colors tissue: rows of a patch's amounts, 1 where there is much. Beside them, how much of a pixel is nucleus.
+
+A dye's color depends on what it binds to. Violet is hematoxylin, and salmon eosin, where their spectra are shifted.
+"""
+COLORANTS = 6
 PROSTATE = 0.4
 """Share of the patches that are the prostate of `draw_tissue`, at its own scale or another."""
 MICRONS = (0.16, 2.0)
@@ -92,16 +95,18 @@ def draw_patch(seed: int, index: int, size: int) -> Patch:
     rng = numpy_stream(seed, "organ", index)
     prostate = rng.random() < PROSTATE
     layers = zoom_prostate(rng, seed, index, size) if prostate else draw_patchwork(rng, size)
-    cover = find_background(rng, size)
-    layers *= ~cover
+    cross_section(rng, layers)
+    layers *= ~find_background(rng, size)
     add_blood(rng, layers)
     add_pigment(rng, layers)
+    shift_spectra(rng, layers)
     blur = rng.uniform(1.0, 3.0) if rng.random() < 0.1 else rng.uniform(0.2, 1.0)  # some are out of focus
     layers = ndimage.gaussian_filter(layers, (0, blur, blur)).astype(np.float32)
     amounts, nuclear = layers[:COLORANTS], layers[NUCLEAR]
     present = ndimage.uniform_filter(amounts.sum(0), 5, mode="nearest")
     glass = present < 0.06
-    nuclei = float((amounts[HEMATOXYLIN][~glass] > 0.5).mean()) if (~glass).any() else 0.0
+    dark = amounts[HEMATOXYLIN] + amounts[VIOLET] > 0.5
+    nuclei = float(dark[~glass].mean()) if (~glass).any() else 0.0
     return Patch(amounts, glass, nuclear, nuclei, prostate)
 
 
@@ -202,6 +207,25 @@ def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: 
     eosin = np.maximum(rng.uniform(0.3, 0.38) - 0.3 * hematoxylin, 0.02) + 0.15 * ground[EOSIN]
     nuclear = np.stack([hematoxylin, eosin, np.ones_like(eosin)])
     return np.asarray(ground + opacity * (nuclear - ground), np.float32)
+
+
+def cross_section(rng: Generator, layers: Field) -> None:
+    """Cut the tissue: what lies above and below a nucleus colors it, and dense tissue takes more of both stains."""
+    size = layers.shape[-1]
+    covered = np.exp(rng.normal(0, 0.5) + 0.4 * noise(rng, size, rng.uniform(3, 40)))
+    layers[EOSIN] *= 1 + layers[NUCLEAR] * (covered - 1)
+    coarse, fine = (noise(rng, size, np.exp(rng.uniform(*np.log(scale)))) for scale in ((0.1 * size, size), (1.5, 25)))
+    layers[:2] *= np.exp(rng.uniform(0, 0.3) * coarse + rng.uniform(0, 0.25) * fine)
+
+
+def shift_spectra(rng: Generator, layers: Field) -> None:
+    """Let some of each stain have a shifted spectrum: a share that varies from place to place."""
+    size = layers.shape[-1]
+    for stain, shifted in ((HEMATOXYLIN, VIOLET), (EOSIN, SALMON)):
+        texture = noise(rng, size, np.exp(rng.uniform(*np.log((3, size)))))
+        share = np.clip(rng.uniform(-0.4, 0.5) + rng.uniform(0, 0.4) * texture, 0, 1)
+        layers[shifted] = share * layers[stain]
+        layers[stain] -= layers[shifted]
 
 
 def find_background(rng: Generator, size: int) -> Mask:

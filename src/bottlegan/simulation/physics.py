@@ -27,7 +27,15 @@ WAVELENGTHS = np.arange(400, 701, 20, dtype=np.float64)
 STRENGTH = (0.8, 4.8)
 """Density of a strong stain in the image, where it is darkest: from pale to nearly black, a factor of six."""
 REFERENCE_DENSITIES = np.array(
-    [REFERENCE.hematoxylin, REFERENCE.eosin, (0.10, 0.55, 0.60), (0.75, 1.05, 1.30)], np.float32
+    [
+        REFERENCE.hematoxylin,
+        REFERENCE.eosin,
+        (0.10, 0.55, 0.60),
+        (0.75, 1.05, 1.30),
+        (1.33, 1.95, 1.01),
+        (0.10, 0.96, 0.57),
+    ],
+    np.float32,
 )
 """(COLORANTS, 3): what each colorant is in the reference stain; of blood and pigment, beside the eosin they take."""
 
@@ -63,6 +71,10 @@ class PhysicalLab:
     noise: float
     """Standard deviation of each channel, in levels."""
     sharpening: float
+    aberration: NDArray[np.float64]
+    """(3, 2) how far each channel is displaced, in pixels."""
+    shading: float
+    """Share of the light that the corners of an image lack."""
     jpeg: Jpeg | None
 
 
@@ -109,7 +121,8 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
     # How strong a stain looks depends on sensor and gamma, so strengths are set by what is seen of half of it.
     strong = np.exp(draw.uniform(*np.log(STRENGTH)))
     ratio = np.clip(np.exp(draw.normal(-0.75, 0.35)), 0.2, 1.1)
-    for number, density in enumerate((strong, strong * ratio, 0.25 * strong, 0.5 * strong)):
+    pale = strong * ratio
+    for number, density in enumerate((strong, pale, 0.25 * strong, 0.5 * strong, strong, pale)):
         absorption[number] *= find_strength(absorption[number], bands @ matrix.T, density * gamma)
     # Slides are scanned bright, photographs through a microscope are often dim, whatever the stain.
     loss = rng.choice([0.0, 0.06, 0.25, 0.5], p=[0.3, 0.4, 0.15, 0.15]) * rng.random()
@@ -128,6 +141,8 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
         # The less light, the more noise.
         noise=draw.upto(3.5 / (1 - loss)) if draw.happens(0.6 if loss > DIM else 0.25) else draw.upto(1.0),
         sharpening=draw.upto(0.8) if draw.happens(0.35) else 0.0,
+        aberration=draw.upto(0.7) * rng.standard_normal((3, 2)) * [[1], [0], [1]] * draw.happens(0.4),
+        shading=draw.upto(0.3 if loss > DIM else 0.1) if draw.happens(0.3) else 0.0,
         jpeg=Jpeg(quality, draw.happens(0.5)) if draw.happens(0.75) else None,
     )
 
@@ -148,8 +163,9 @@ def bump(center: float, width: float) -> NDArray[np.float64]:
 def draw_dyes(draw: Draw) -> NDArray[np.float64]:
     """Return (COLORANTS, W) absorption spectra, each with a largest value of 1."""
     # Hematein's lakes absorb broadly; iron or aluminum, pH and age move the peak and raise the blue end.
-    hematoxylin = bump(draw.uniform(550, 612), draw.uniform(38, 70))
-    hematoxylin += draw.uniform(0.05, 0.45) * bump(430, draw.uniform(40, 80)) + draw.uniform(0, 0.1)
+    middle, width = draw.uniform(550, 612), draw.uniform(38, 70)
+    ends = draw.uniform(0.05, 0.45) * bump(430, draw.uniform(40, 80)) + draw.uniform(0, 0.1)
+    hematoxylin = bump(middle, width) + ends
     hematoxylin += draw.uniform(0, 0.5) * bump(draw.uniform(540, 625), draw.uniform(25, 45))
     # Eosin Y and B, erythrosin, phloxine: narrow, with a shoulder on the blue side.
     peak = draw.uniform(515, 545)
@@ -160,7 +176,11 @@ def draw_dyes(draw: Draw) -> NDArray[np.float64]:
         eosin += draw.upto(0.35) * bump(draw.uniform(470, 490), 25)
     blood = 1.6 * bump(415, 18) + 0.45 * bump(542, 14) + 0.5 * bump(577, 12) + 0.1
     pigment = np.exp(-(WAVELENGTHS - 400) / draw.uniform(120, 260))
-    dyes = np.stack([hematoxylin, eosin, blood, pigment])
+    # Bound to other molecules, hematein absorbs at shorter wavelengths, and eosin at longer ones.
+    violet = bump(middle - draw.uniform(0, 20), width) + ends
+    further = draw.uniform(0, 10)
+    salmon = bump(peak + further, draw.uniform(18, 36)) + draw.uniform(0.1, 0.4) * bump(peak - 35 + further, 25)
+    dyes = np.stack([hematoxylin, eosin, blood, pigment, violet, salmon])
     return np.asarray(dyes / dyes.max(axis=1, keepdims=True))
 
 
@@ -202,6 +222,12 @@ def expose(amounts: Floats, lab: PhysicalLab) -> Floats:
 
 def scan(images: Floats, lab: PhysicalLab, rng: Generator) -> list[Pixels]:
     """Return images (N, 3, H, W) in [0, 1] as the lab's files hold them: RGB levels (H, W, 3), one array each."""
+    if lab.aberration.any():
+        channels = [ndimage.shift(images[:, c], (0, *lab.aberration[c]), order=1, mode="nearest") for c in range(3)]
+        images = np.stack(channels, axis=1)
+    if lab.shading:
+        rows, columns = (np.linspace(-1, 1, side, dtype=np.float32) for side in images.shape[2:])
+        images = images * (1 - np.float32(lab.shading / 2) * (rows[:, None] ** 2 + columns**2))
     if lab.sharpening:
         blurred = ndimage.gaussian_filter(images, (0, 0, 1.2, 1.2))
         images = images + np.float32(lab.sharpening) * (images - blurred)

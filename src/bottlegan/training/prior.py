@@ -58,13 +58,13 @@ class PriorConfig:
     """The model. By default a style is an affine map: hidden layers were never worth their risk."""
     known: Count = 4000
     """Number of styles that define the unit of codes: their spread."""
-    width: Count = 64
+    width: Count = 96
     """Width of the encoder's layers."""
-    labs: Count = 4400
+    labs: Count = 4800
     """Number of simulated labs."""
     finder_steps: Count = 1000
     """Number of steps that teach the encoder to find glass."""
-    steps: Count = 4000
+    steps: Count = 6000
     """Number of steps that teach it styles."""
     batch: Count = 32
     """Number of labs per step."""
