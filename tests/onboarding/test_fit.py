@@ -346,9 +346,11 @@ def test_every_odd_file_is_handled(prior: BottleGAN) -> None:
     blank = [name for name in found if "almost-white" in name or name == "no-tissue.png"]
     assert blank
     for name in blank:
-        assert found[name].diagnosis.verdict == Verdict.REFUSED, name
+        # The faint immunohistochemistry among them is not quite blank.
+        expected = {Verdict.UNCERTAIN, Verdict.REFUSED} if "ihc" in name else {Verdict.REFUSED}
+        assert found[name].diagnosis.verdict in expected, name
     for name, each in found.items():
-        if name.startswith("ihc") or "line" in name or "green-pen" in name:
+        if "ihc" in name or "line" in name or "green-pen" in name:
             assert each.diagnosis.verdict != Verdict.GOOD, name
 
 

@@ -163,7 +163,7 @@ def test_a_few_dozen_steps_lower_both_losses_and_train_only_the_encoder(pixels: 
     assert not after.training
     labs = LabTensors(pixels[1])
     glass, maps = zip(*(score(encoder_of(each), labs) for each in (before, halfway, after)), strict=True)
-    assert glass[1] < 0.6 * glass[0]
+    assert glass[1] < 0.75 * glass[0]
     assert glass[2] == glass[1], "what glass is, is learned first and not changed later"
     assert maps[2] < 0.75 * maps[1]
     moved = {name for name, bytes_ in weights(after).items() if bytes_ != weights(before)[name]}

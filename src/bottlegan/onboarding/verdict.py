@@ -1,14 +1,13 @@
 """Verdicts: what to think of a style that was fitted to a few images, in one word, with its reason and its remedy.
 
-The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. Those of
-the expected error and of darkness were drawn on simulated labs that no training and no benchmark saw. Those of what is
-H&E are odds, chosen such that real H&E is seldom refused.
+The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. They were
+drawn on simulated labs that no training and no other benchmark saw (`bench.typical`).
 """
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-GOOD_ERROR = 16.0
+GOOD_ERROR = 20.0
 """Expected root mean square error, in levels of 255, below which a style is good, as in 99 of 100 simulated labs."""
 GOOD_GAIN = 4.0
 """Noise gain up to which a style is good: above, noise that nobody sees before may be seen after."""
@@ -21,10 +20,10 @@ LEAST_CONTRAST = 0.06
 MOST_DARKNESS = 3.0
 """Median density, a twentieth of the light, from which on the background is dark, as in fluorescence: more than in any
 of 223 simulated labs of H&E."""
-LIKELY_HE = 0.5
-"""Probability of being H&E up to which a style is uncertain."""
-LEAST_HE = 0.2
-"""The same, below which images are refused: four to one that they are something else."""
+LIKELY_HE = 0.88
+"""Probability of being H&E up to which a style is uncertain: below that of 99 in 100 simulated labs of H&E."""
+LEAST_HE = 0.5
+"""The same, below which images are refused: they are more likely something else."""
 
 
 class Verdict(StrEnum):
