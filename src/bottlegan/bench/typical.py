@@ -46,7 +46,7 @@ def main() -> None:
     print("share below GOOD_ERROR:", (errors < GOOD_ERROR).mean())
     print("gain, 99th percentile:", np.quantile([measure_gain(look.look.maps.normalize) for look in stained], 0.99))
     for name, group in (("H&E", stained), ("something else", others)):
-        chance = [float(sigmoid(look.look.is_he)[0]) for look in group]
+        chance = [float(sigmoid(look.look.is_he)[0]) for look in group] or [np.nan]
         print(f"probability of H&E, 1, 5, 50, 95, 99 % of {name}:", np.quantile(chance, [0.01, 0.05, 0.5, 0.95, 0.99]))
 
 
