@@ -43,7 +43,8 @@ def test_every_dependency_is_locked_exactly_and_without_an_index() -> None:
         *project["dependencies"],
         *(name for extra in project["optional-dependencies"].values() for name in extra),
     ]
-    assert {normalized(name) for name in wanted} <= locked
+    # An extra may ask for another one of ours.
+    assert {normalized(name) for name in wanted} - {"bottlegan"} <= locked
 
 
 def test_no_file_of_code_is_too_long() -> None:

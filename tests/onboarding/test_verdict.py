@@ -52,7 +52,7 @@ def test_each_line_is_drawn_where_the_table_says(name: str, line: float, below: 
     [
         ({"expected_error": 31.0}, "expected error 31 levels"),
         ({"gain": 5.5}, r"noise is amplified 5\.5 times"),
-        ({"is_he": 0.4}, "may not be those of hematoxylin and eosin"),
+        ({"is_he": 0.7}, "may not be those of hematoxylin and eosin"),
         ({"is_he": 0.1}, "not those of hematoxylin and eosin"),
         ({"tissue": 0.0}, "no tissue found"),
         ({"contrast": 0.0}, "no tissue found"),
