@@ -120,6 +120,15 @@ def test_a_flipped_bit_is_one_bit(tmp_path: Path) -> None:
     assert sum(byte.bit_count() for byte in path.read_bytes()) == 1
 
 
+def test_flipped_bits_change_no_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = state.flip_bits(tmp_path, Silent(), 2)
+    assert [row.attack for row in rows] == ["checkpoint", "older checkpoint", "styles", "uploads"]
+    assert all(row.held for row in rows)
+    assert rows[0].result.startswith("0 refused, 2 repaired and said so, 0 where")
+    monkeypatch.setattr(state, "federate", lambda run: b"another network")
+    assert state.notice(tmp_path / "whole", b"a network") == state.CHANGED
+
+
 def test_a_killed_run_is_hit_after_it_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # A run that takes no time is killed as soon as it has begun.
     monkeypatch.setattr(state, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep))

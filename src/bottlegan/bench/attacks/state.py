@@ -3,8 +3,8 @@
 import multiprocessing
 import shutil
 import time
+from collections import Counter
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,8 +17,15 @@ from bottlegan.core.progress import Progress
 from bottlegan.federated.protocol.exchange import Absence, Answer, LocalExchange, Reply, Request
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
 from bottlegan.federated.server.federation import run_federation
-from bottlegan.federated.server.folder import CHECKPOINT, CONFIG, NETWORK, STYLES, UPLOADS
+from bottlegan.federated.server.folder import CHECKPOINT, CONFIG, DAMAGED, LOG, NETWORK, STYLES, UPLOADS
+from bottlegan.quality.run_report import read_events
 
+FATES = REFUSED, REPAIRED, UNREAD, CHANGED = (
+    "refused",
+    "repaired and said so",
+    "where nothing is read again",
+    "change the network unnoticed",
+)
 ROUNDS = 4
 """Of the federation that is killed and damaged; it stops half way."""
 
@@ -48,26 +55,40 @@ def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row
 
 
 def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
-    """Return how many flipped bits in each kind of state file go unnoticed, and how many change what comes of a run."""
+    """Return what becomes of flipped bits in each kind of state file, and how many change what comes of a run."""
     whole = federate(folder / "whole")
     half = folder / "half"
     federate(half, stop_after=ROUNDS // 2)
-    kinds = {"checkpoint": f"{Path(CHECKPOINT).stem}*", "styles": STYLES, "uploads": f"{UPLOADS}/*.safetensors"}
+    kinds = {
+        "checkpoint": CHECKPOINT,
+        "older checkpoint": f"{Path(CHECKPOINT).stem}.*.safetensors",
+        "styles": STYLES,
+        "uploads": f"{UPLOADS}/*.safetensors",
+    }
     random, rows = np.random.default_rng(0), []
     for kind, pattern in kinds.items():
-        unnoticed = changed = 0
+        found: Counter[str] = Counter()
         for number in progress.track(range(count), f"bit flips: {kind}", count):
             run = folder / f"{kind}-{number}"
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(half, run)
             flip_bit(sorted(run.glob(pattern))[0], random)
-            with suppress(BottleGANError):  # noticed, in one line
-                changed += federate(run) != whole
-                unnoticed += 1
+            found[notice(run, whole)] += 1
             shutil.rmtree(run)
-        result = f"{unnoticed} of {count} go unnoticed, {changed} of them change the network"
-        rows.append(Row("bit flips", kind, unnoticed == 0, result))
+        result = ", ".join(f"{found[fate]} {fate}" for fate in FATES)
+        rows.append(Row("bit flips", kind, found[CHANGED] == 0, result))
     return rows
+
+
+def notice(run: Path, whole: bytes) -> str:
+    """Return what becomes of a damaged run that goes on: one of the fates."""
+    try:
+        same = federate(run) == whole
+    except BottleGANError:
+        return REFUSED
+    if not same:
+        return CHANGED
+    return REPAIRED if any(event["kind"] == DAMAGED for event in read_events(run / LOG)) else UNREAD
 
 
 def flip_bit(path: Path, random: np.random.Generator) -> None:
