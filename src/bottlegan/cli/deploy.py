@@ -127,6 +127,14 @@ def superlink(context: typer.Context, token: Token) -> None:
     run_superlink(token, context.args)
 
 
+@deploy.command("supernode", context_settings=PASSED_ON, hidden=True)
+def supernode(context: typer.Context) -> None:
+    """Be `flower-supernode`, but idle less between two messages; start.sh calls this."""
+    from bottlegan.federated.flower.node import run_supernode
+
+    run_supernode(context.args)
+
+
 @deploy.command("flwr", context_settings=PASSED_ON, hidden=True)
 def flwr(context: typer.Context, token: Token) -> None:
     """Run `flwr` with the operator's token. flwr.sh calls this."""
