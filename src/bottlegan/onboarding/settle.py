@@ -3,8 +3,8 @@
 The encoder has only seen simulated labs, and expects larger errors of a lab that is unlike them. Its maps may then
 leave nuclei paler or redder than those of other labs. But nuclei hold much the same chromatin everywhere, and what lies
 between them much the same protein, whatever share of a patch either has. So the mean amounts of stain of both are drawn
-toward the typical ones: the more, the larger the expected error, and not at all where it is no larger than in simulated
-labs.
+toward the typical ones: the more, the larger the expected error, and not at all where it is no larger than in most
+simulated labs.
 """
 
 import numpy as np

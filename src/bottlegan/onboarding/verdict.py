@@ -1,7 +1,8 @@
 """Verdicts: what to think of a style that was fitted to a few images, in one word, with its reason and its remedy.
 
-The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. They were
-drawn on simulated labs that no training and no other benchmark saw (`bench.typical`).
+The encoder says itself how far off it expects to be. All that is left to decide is where to draw the lines. Those of
+the expected error, of darkness and of what is likely H&E were drawn on simulated labs that no training saw
+(`bench.typical`). The others are judgment.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 The method finds the two stains of a patch, takes the 99th percentile of each for strong, and mixes the amounts in these
 units with the stains of another lab. So whatever tissue a patch shows, its strongest stain is as strong as that of any
-other, and some pixels lie beyond either stain. Labs that are made in this way differ from real ones in just this.
+other, and some pixels lie beyond either stain. No real lab is like that.
 """
 
 import numpy as np
