@@ -13,7 +13,7 @@ from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.macenko import Reference, summarize_reference
 from bottlegan.stain.style import REFERENCE
-from bottlegan.training.prior import PriorConfig, begin_prior
+from bottlegan.training.prior import PriorConfig, begin_encoder, begin_prior
 
 # What is printed must not depend on the terminal or on who runs the tests. Typer looks when it is imported, later.
 for name in ("GITHUB_ACTIONS", "FORCE_COLOR", "PY_COLORS", "NO_COLOR"):
@@ -58,18 +58,18 @@ def plain_prior() -> BottleGAN:
 
     What is bright it takes for glass, and everything for H&E. So tests of what is done with a fit need no good one.
     """
-    model = begin_prior(PriorConfig(width=8), 0)
-    assert model.encoder is not None
+    model, encoder = begin_prior(PriorConfig(), 0), begin_encoder(PriorConfig(width=8), 0)
     with torch.no_grad():
-        first, second, last = (layer for layer in model.encoder.finder.layers if isinstance(layer, nn.Linear))
-        for parameter in model.encoder.finder.parameters():
+        first, second, last = (layer for layer in encoder.finder.layers if isinstance(layer, nn.Linear))
+        for parameter in encoder.finder.parameters():
             parameter.zero_()
         own = slice(3 * VIEWS + 1, 3 * VIEWS + 4)  # four times the pixel's own density
         first.weight[0, own] = 1 / 3
         second.weight[0, 0] = 1
         last.weight[0, 0], last.bias[0] = -1, 0.5  # a mean density of 1/8, 225 levels
-        for reader in (model.encoder.first, model.encoder.further):
+        for reader in (encoder.first, encoder.further):
             for parameter in reader.parameters():
                 parameter.zero_()
             reader.opinion.bias[-1] = 9  # that this is H&E
+    model.encoders.append(encoder)
     return model.eval().requires_grad_(False)

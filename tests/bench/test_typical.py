@@ -24,14 +24,16 @@ def test_the_constants_are_printed(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_classes_are_read_as_the_reference_stain_has_them() -> None:
-    encoder = read_weights(PRIOR).part("encoder.")
+    encoders = read_weights(PRIOR).encoders
     concentration = draw_tissue(seed=4, index=1, size=256).concentration[None]
-    classes = typical.read_classes(look_at_lab(from_batch(render(concentration, LABORATORIES[4])), encoder), encoder)
+    look = look_at_lab(from_batch(render(concentration, LABORATORIES[4])), encoders)
+    classes = typical.read_classes(look, encoders[0]["basis"])
     assert classes is not None
     assert np.abs(classes - TYPICAL).max() < 0.25
     assert classes[0, 0] > 2 * classes[1, 0], "nuclei hold the hematoxylin"
 
 
 def test_where_all_is_glass_no_classes_are_read() -> None:
-    encoder = read_weights(PRIOR).part("encoder.")
-    assert typical.read_classes(look_at_lab([np.full((64, 64, 3), 250, np.uint8)], encoder), encoder) is None
+    encoders = read_weights(PRIOR).encoders
+    look = look_at_lab([np.full((64, 64, 3), 250, np.uint8)], encoders)
+    assert typical.read_classes(look, encoders[0]["basis"]) is None

@@ -111,8 +111,8 @@ def test_a_prior_can_be_trained_by_command(tmp_path: Path, monkeypatch: pytest.M
     said = run("train-prior", "--config", tmp_path / "tiny.toml", "--out", out, "--seed", "3")
     assert f"Wrote {out}, {out.stat().st_size} bytes." in said
     found = read_document(out)
-    assert found.record == {"seed": 3, "steps": 100, "labs": "3, simulated"}
-    assert (found.encoder, found.styles, found.reference) == (8, (), REFERENCE)
+    assert found.record == {"seed": 3, "steps": 100, "labs": "6, simulated"}
+    assert (found.encoders, found.styles, found.reference) == ((8, 8), (), REFERENCE)
     assert "onboarding simulated labs" in out.with_suffix(".jsonl").read_text()
     with pytest.raises(InputError, match="must end in"):
         run("train-prior", "--out", tmp_path / "prior.bin")

@@ -353,9 +353,10 @@ def test_numpy_alone_gives_the_same_maps(seed: int) -> None:
 
 def test_numpy_alone_gives_the_same_maps_with_the_shipped_weights() -> None:
     shipped = read_weights(PRIOR)
-    encoder = StyleEncoder(stain_densities(REFERENCE), shipped.document.encoder).requires_grad_(False)
-    encoder.load_state_dict({name: torch.from_numpy(each) for name, each in shipped.part("encoder.").items()})
-    assert_numpy_agrees(encoder, draw_sight(0, labs=4, pixels=2000))
+    for width, weights in zip(shipped.document.encoders, shipped.encoders, strict=True):
+        encoder = StyleEncoder(stain_densities(REFERENCE), width).requires_grad_(False)
+        encoder.load_state_dict({name: torch.from_numpy(weight) for name, weight in weights.items()})
+        assert_numpy_agrees(encoder, draw_sight(0, labs=4, pixels=2000))
 
 
 @settings(max_examples=60)

@@ -12,10 +12,10 @@ PARADIGMS = pytest.mark.parametrize("paradigm", ["many-one-many", "many-many", "
 STYLES = ("a", "b", "c")
 
 
-def describe(paradigm: Paradigm, generator: GeneratorConfig, encoder: int = 0) -> ModelDocument:
+def describe(paradigm: Paradigm, generator: GeneratorConfig, encoders: tuple[int, ...] = ()) -> ModelDocument:
     size = len(STYLES) if paradigm == "many-one-one" else 5
     model = ModelConfig(paradigm=paradigm, code_size=size, generator=generator)
-    return ModelDocument(format=FORMAT, model=model, styles=STYLES, encoder=encoder, record={})
+    return ModelDocument(format=FORMAT, model=model, styles=STYLES, encoders=encoders, record={})
 
 
 def ask_torch(said: ModelDocument) -> dict[str, tuple[int, ...]]:
@@ -35,7 +35,7 @@ def test_shapes_are_those_of_the_network(paradigm: Paradigm, depth: int, mapping
 @pytest.mark.parametrize("depth", [0, 2])
 @pytest.mark.parametrize("width", [1, 8])
 def test_shapes_of_an_encoder_are_those_of_the_network(depth: int, width: int) -> None:
-    said = describe("many-one-many", GeneratorConfig(width=4, depth=depth, mapping=0), encoder=width)
+    said = describe("many-one-many", GeneratorConfig(width=4, depth=depth, mapping=0), encoders=(width, 3))
     assert list_shapes(said) == ask_torch(said)
     encoder = StyleEncoder(torch.eye(3)[:2], width)
     assert list_encoder(width) == {name: tuple(each.shape) for name, each in encoder.state_dict().items()}

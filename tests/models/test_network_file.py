@@ -167,6 +167,6 @@ def test_a_start_that_does_not_fit_is_refused(path: Path, tmp_path: Path) -> Non
 def test_a_models_digest_does_not_depend_on_the_styles_it_knows() -> None:
     prior = read_weights(PRIOR)
     code = next(iter({"a": torch.zeros(24).numpy()}.items()))
-    assert digest_model(prior) == digest_model(prior.with_styles(dict([code])).without_encoder())
+    assert digest_model(prior) == digest_model(prior.with_styles(dict([code])).without_encoders())
     changed = {**prior.arrays, "reference.stains": prior.arrays["reference.stains"] + 1}
     assert digest_model(prior) != digest_model(replace(prior, arrays=changed))

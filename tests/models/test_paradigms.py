@@ -166,11 +166,11 @@ def test_the_number_of_parameters_by_hand() -> None:
 def test_an_encoder_is_no_generator() -> None:
     model = built("many-one-many")
     assert isinstance(model, BottleGAN)
-    assert model.encoder is None
+    assert len(model.encoders) == 0
     before = model.generator_parameters()
-    model.encoder = StyleEncoder(torch.eye(2, 3), 4)
+    model.encoders.append(StyleEncoder(torch.eye(2, 3), 4))
     assert model.generator_parameters() == before
-    assert any(name.startswith("encoder.") for name in model.state_dict())
+    assert any(name.startswith("encoders.") for name in model.state_dict())
 
 
 def test_adding_a_style_changes_no_other_styles_map() -> None:

@@ -50,7 +50,7 @@ def model(plain_prior: BottleGAN) -> BottleGAN:
     generator = GeneratorConfig(width=8, depth=2, mapping=8)
     config = PriorConfig(model=ModelConfig(code_size=24, generator=generator))
     built = begin_prior(config, seed=0)
-    built.encoder = plain_prior.encoder
+    built.encoders = plain_prior.encoders
     random = torch.Generator().manual_seed(0)
     for part in (built.normalizer, built.restainer):
         part.last.weight.data.normal_(std=0.02, generator=random)

@@ -13,7 +13,6 @@ from bottlegan.onboarding.verdict import (
     LEAST_TISSUE,
     LIKELY_HE,
     MOST_DARKNESS,
-    MOST_GAIN,
     Verdict,
     diagnose,
 )
@@ -96,11 +95,6 @@ def test_a_worse_figure_never_gives_a_better_verdict(
     grows = worse in ("expected_error", "gain", "darkness")
     change = figures[worse] * factor if grows else figures[worse] / factor
     assert RANK[diagnose(**figures | {worse: change}).verdict] >= RANK[diagnose(**figures).verdict]
-
-
-def test_a_gain_that_is_cut_off_is_never_good() -> None:
-    assert GOOD_GAIN < MOST_GAIN
-    assert diagnose(**USUAL | {"gain": MOST_GAIN}).verdict == Verdict.UNCERTAIN
 
 
 @pytest.mark.parametrize("name", list(USUAL))

@@ -33,6 +33,7 @@ from bottlegan.training.prior import (
     WORST_CONDITION,
     LabTensors,
     PriorConfig,
+    begin_encoder,
     begin_prior,
     draw_known_style,
     judge,
@@ -45,6 +46,7 @@ TINY = PriorConfig(
     model=ModelConfig(code_size=24, generator=GeneratorConfig(width=8, depth=0, mapping=0)),
     known=80,
     width=16,
+    encoders=1,
     labs=40,
     finder_steps=40,
     steps=40,
@@ -111,12 +113,11 @@ def test_a_prior_maps_a_style_it_has_never_seen_by_its_code_alone(begun: BottleG
     torch.testing.assert_close(restained, map_images(maps.restain, images), rtol=0, atol=2e-3)
 
 
-def test_a_prior_begins_with_a_reference_stain_an_encoder_and_no_style(begun: BottleGAN) -> None:
+def test_a_prior_begins_with_a_reference_stain_and_knows_no_style(begun: BottleGAN) -> None:
     assert len(begun.codes) == 0
     assert begun.codes.size == 24
     torch.testing.assert_close(begun.reference.stains, stain_densities(REFERENCE).float())
-    assert begun.encoder is not None
-    assert begun.encoder.width == TINY.width
+    assert len(begun.encoders) == 0
     with pytest.raises(TypeError, match="many-one model"):
         begin_prior(replace(TINY, model=replace(TINY.model, paradigm="many-one")), 0)
 
@@ -130,8 +131,9 @@ def test_styles_that_codes_are_measured_in_can_be_told_from_their_images() -> No
 
 
 def encoder_of(model: BottleGAN) -> StyleEncoder:
-    assert model.encoder is not None
-    return model.encoder
+    (encoder,) = model.encoders
+    assert isinstance(encoder, StyleEncoder)
+    return encoder
 
 
 @torch.no_grad()
@@ -159,17 +161,20 @@ class Recorder(Silent):
 
 @pytest.mark.usefixtures("drawing")
 def test_a_few_dozen_steps_lower_both_losses_and_train_only_the_encoder(pixels: dict[int, LabPixels]) -> None:
-    before, halfway, after = begin_prior(TINY, 1), train_prior(replace(TINY, steps=0), 1), train_prior(TINY, 1)
+    halfway, after = train_prior(replace(TINY, steps=0), 1), train_prior(TINY, 1)
     assert not after.training
-    labs = LabTensors(pixels[1])
-    glass, maps = zip(*(score(encoder_of(each), labs) for each in (before, halfway, after)), strict=True)
+    begun, labs = begin_encoder(TINY, 1), LabTensors(pixels[1])
+    encoders = (begun, encoder_of(halfway), encoder_of(after))
+    glass, maps = zip(*(score(encoder, labs) for encoder in encoders), strict=True)
     assert glass[1] < 0.75 * glass[0]
     assert glass[2] == glass[1], "what glass is, is learned first and not changed later"
     assert maps[2] < 0.75 * maps[1]
-    moved = {name for name, bytes_ in weights(after).items() if bytes_ != weights(before)[name]}
-    parts = {".".join(name.split(".")[:2]) for name in moved}
-    assert parts == {"encoder.finder", "encoder.first", "encoder.further"}
-    assert "encoder.basis" not in moved
+    moved = {
+        name for name, weight in encoders[2].state_dict().items() if not torch.equal(weight, begun.state_dict()[name])
+    }
+    assert {name.split(".")[0] for name in moved} == {"finder", "first", "further"}
+    others = {name: bytes_ for name, bytes_ in weights(after).items() if not name.startswith("encoders.")}
+    assert others == weights(begin_prior(TINY, 1))
 
 
 @pytest.mark.usefixtures("drawing")
@@ -178,6 +183,16 @@ def test_the_same_seed_gives_the_same_bytes() -> None:
     first, again, other = (train_prior(few, seed) for seed in (1, 1, 2))
     assert weights(first) == weights(again)
     assert weights(first) != weights(other)
+
+
+@pytest.mark.usefixtures("drawing")
+def test_each_encoder_learns_from_labs_of_its_own() -> None:
+    few = replace(TINY, steps=3, finder_steps=3)
+    both = train_prior(replace(few, encoders=2), 1)
+    for number, seed in enumerate((1, 2)):
+        alone = encoder_of(train_prior(few, seed)).state_dict()
+        learned = both.encoders[number].state_dict()
+        assert all(torch.equal(weight, learned[name]) for name, weight in alone.items())
 
 
 @pytest.mark.usefixtures("drawing")
@@ -307,7 +322,7 @@ def test_what_it_says_of_itself_is_best_where_it_is_true() -> None:
 
 def test_training_leaves_what_it_is_given_alone(pixels: dict[int, LabPixels]) -> None:
     before = copy.deepcopy(pixels[1])
-    score(encoder_of(begin_prior(TINY, 0)), LabTensors(pixels[1]))
+    score(begin_encoder(TINY, 0), LabTensors(pixels[1]))
     assert np.array_equal(before.density, pixels[1].density)
     assert np.array_equal(before.truth, pixels[1].truth)
 
@@ -316,11 +331,10 @@ def test_the_shipped_prior_is_small_and_knows_its_reference_stain() -> None:
     assert PRIOR.stat().st_size <= 1_500_000
     said = read_document(PRIOR)
     assert said.reference == REFERENCE
-    assert said.encoder == PriorConfig().width
+    assert set(said.encoders) == {PriorConfig().width}
     model = load_model(PRIOR)
     assert isinstance(model, BottleGAN)
     assert model.config == PriorConfig().model
-    assert model.encoder is not None
     assert len(model.codes) == 0
     assert 4 * model.codes.size <= 512
     torch.testing.assert_close(model.reference.stains, stain_densities(REFERENCE).float())

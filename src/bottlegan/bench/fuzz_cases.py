@@ -100,7 +100,7 @@ def make_sandbox(folder: Path) -> None:
         write_image(folder / f"image{ending}", random.integers(90, 240, (SIDE, SIDE, 3), dtype=np.uint8))
     prior = read_weights(PRIOR)
     code = np.zeros(prior.document.model.code_size, np.float32)
-    write_weights(prior.without_encoder().with_styles({"one": code, "two": code}), folder / "model.safetensors")
+    write_weights(prior.without_encoders().with_styles({"one": code, "two": code}), folder / "model.safetensors")
     for name, text in {"train": TRAIN, "demo": DEMO, "simulate": SIMULATE}.items():
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     (folder / "log.jsonl").write_text('{"kind": "a", "previous": "' + "0" * 64 + '"}\n', encoding="utf-8")

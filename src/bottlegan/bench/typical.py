@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from bottlegan.models.document import PRIOR
-from bottlegan.models.encoder import EncoderWeights, sigmoid
+from bottlegan.models.encoder import sigmoid
 from bottlegan.models.weights import read_weights
 from bottlegan.onboarding.fit import LabLook, look_at_lab, measure_gain
 from bottlegan.onboarding.settle import ENOUGH, USUAL_ERROR, average_classes, find_nuclei
@@ -31,13 +31,13 @@ Doubles = NDArray[np.float64]
 
 def main() -> None:
     """Print the constants."""
-    encoder = read_weights(Path(sys.argv[1]) if len(sys.argv) > 1 else PRIOR).part("encoder.")
+    encoders = read_weights(Path(sys.argv[1]) if len(sys.argv) > 1 else PRIOR).encoders
     labs = [lab for batch in range(BATCHES) for lab in draw_labs(SEED, batch, BATCH)]
-    looks = [look_at_lab(lab.images[:SHOWN], encoder) for lab in labs]
+    looks = [look_at_lab(lab.images[:SHOWN], encoders) for lab in labs]
     stained = [look for look, lab in zip(looks, labs, strict=True) if lab.is_he]
     others = [look for look, lab in zip(looks, labs, strict=True) if not lab.is_he]
     errors = np.array([look.expected_error for look in stained])
-    means = np.stack([classes for look in stained if (classes := read_classes(look, encoder)) is not None])
+    means = np.stack([classes for look in stained if (classes := read_classes(look, encoders[0]["basis"])) is not None])
     np.set_printoptions(precision=3, suppress=True)
     print(f"{len(stained)} labs of H&E, {len(others)} of something else")
     print("expected errors, 10, 50, 75, 90 %:", np.quantile(errors, [0.1, 0.5, 0.75, 0.9]))
@@ -50,9 +50,9 @@ def main() -> None:
         print(f"probability of H&E, 1, 5, 50, 95, 99 % of {name}:", np.quantile(chance, [0.01, 0.05, 0.5, 0.95, 0.99]))
 
 
-def read_classes(lab: LabLook, encoder: EncoderWeights) -> Doubles | None:
+def read_classes(lab: LabLook, basis: NDArray[np.float32]) -> Doubles | None:
     """Return the mean amounts (2, 2) of nuclei and other tissue after normalization; None where there is too little."""
-    amounts = (lab.look.maps.normalize(lab.tissue[None])[0] - lab.white) @ np.linalg.inv(encoder["basis"])
+    amounts = (lab.look.maps.normalize(lab.tissue[None])[0] - lab.white) @ np.linalg.inv(basis)
     nuclear = find_nuclei(lab.look.nuclear[0].astype(np.float64))
     means, pixels = average_classes(amounts[:, :2].astype(np.float64), nuclear)
     return means if pixels.min() >= ENOUGH else None

@@ -123,7 +123,7 @@ def _show_model(file: Path) -> None:
     typer.echo(f"model          {document.model.paradigm}, {form.kind}, {form.statistics} statistics, {hidden}")
     typer.echo(f"code           {document.model.code_size} numbers a style")
     typer.echo(f"reference      {'unknown' if document.reference is None else document.reference.name}")
-    typer.echo(f"onboards labs  {'yes' if document.encoder else 'with the encoder of the shipped prior'}")
+    typer.echo(f"onboards labs  {'yes' if document.encoders else 'with the encoders of the shipped prior'}")
     shown = ", ".join(styles[:SHOWN]) + (f" and {len(styles) - SHOWN} more" if len(styles) > SHOWN else "")
     typer.echo(f"styles         {len(styles)}" + (f": {shown}" if styles else ""))
     for key, value in document.record.items():

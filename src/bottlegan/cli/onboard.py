@@ -84,7 +84,7 @@ def train_prior(
     changes: SetOption = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same bytes.")] = 0,
 ) -> None:
-    """Train the shipped model again on simulated labs: the network for any style, and the encoder that onboards labs.
+    """Train the shipped model again on simulated labs: the network for any style, and the encoders that onboard labs.
 
     Example: bottlegan train-prior --out prior.safetensors
     """
@@ -100,5 +100,10 @@ def train_prior(
     chosen = load_settings(PriorConfig, config, changes)
     with EventLog(log_file) as log:
         model = run(chosen, seed, TerminalProgress(log))
-    save_model(model, out, {"seed": seed, "steps": chosen.steps, "labs": f"{chosen.labs}, simulated"}, REFERENCE)
+    save_model(
+        model,
+        out,
+        {"seed": seed, "steps": chosen.steps, "labs": f"{chosen.encoders * chosen.labs}, simulated"},
+        REFERENCE,
+    )
     typer.echo(f"Wrote {out}, {out.stat().st_size} bytes.")

@@ -13,8 +13,8 @@ from bottlegan.core.stamp import is_whole
 from bottlegan.models.config import ModelConfig
 from bottlegan.stain.style import Style
 
-FORMAT = 2
-"""The format that this version reads and writes. Format 1 had other activations, so it maps differently."""
+FORMAT = 3
+"""The format that this version reads and writes. Format 1 had other activations, and format 2 a single encoder."""
 KEY = "bottlegan"
 """Key of the document in the metadata. It is the only key, because safetensors writes several in random order."""
 
@@ -29,6 +29,7 @@ Record = Mapping[str, str | int | float]
 # Far more than any of our models has, and far less than would exhaust a machine before the tensors are checked.
 MAX_TEXT = 2**24
 MAX_STYLES = 100_000
+MAX_ENCODERS = 16
 MAX_PAIRS = 1000
 """Most styles of a many-one-one model, which has two generators per style."""
 
@@ -43,8 +44,8 @@ class ModelDocument:
     """Names of the styles, in the order of their codes."""
     reference: Style | None = None
     """The reference stain that the model normalizes to, if known."""
-    encoder: int = 0
-    """Width of the encoder that onboards labs; 0 if the model has none."""
+    encoders: tuple[int, ...] = ()
+    """Widths of the encoders that onboard labs."""
     record: dict[str, str | int | float]
     """How the model was trained."""
 
@@ -94,8 +95,8 @@ def check_document(values: Any, path: Path) -> ModelDocument:
     bounds = {
         "format": (checked.format, FORMAT, FORMAT),
         "number of styles": (len(checked.styles), 0, MAX_PAIRS if pairs else MAX_STYLES),
-        "encoder": (checked.encoder, 0, 1024 if config.paradigm == "many-one-many" else 0),
-    }
+        "number of encoders": (len(checked.encoders), 0, MAX_ENCODERS if config.paradigm == "many-one-many" else 0),
+    } | {f"encoders[{index}]": (width, 1, 1024) for index, width in enumerate(checked.encoders)}
     for key, (value, low, high) in bounds.items():
         if not low <= value <= high:
             raise ModelFileError(f"{path}: `{key}` must be from {low} to {high}, got {_short(value)}")

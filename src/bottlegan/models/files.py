@@ -14,7 +14,7 @@ from bottlegan.models.document import FORMAT, ModelDocument, Record
 from bottlegan.models.paradigms import PARADIGMS, BottleGAN, StyleModel
 from bottlegan.models.style_codes import StyleCodes
 from bottlegan.models.style_encoder import StyleEncoder
-from bottlegan.models.weights import ModelWeights, read_weights, write_weights
+from bottlegan.models.weights import ModelWeights, read_weights, round_encoders, write_weights
 from bottlegan.stain.style import Style
 
 
@@ -33,9 +33,10 @@ def save_model(
     write_weights(replace(weights, document=replace(weights.document, record=dict(record), reference=reference)), path)
 
 
-def encoder_width(model: StyleModel) -> int:
-    """Return the width of a model's encoder; 0 if it has none."""
-    return model.encoder.width if isinstance(model, BottleGAN) and model.encoder is not None else 0
+def encoder_widths(model: StyleModel) -> tuple[int, ...]:
+    """Return the widths of a model's encoders."""
+    encoders = model.encoders if isinstance(model, BottleGAN) else ()
+    return tuple(encoder.width for encoder in encoders if isinstance(encoder, StyleEncoder))
 
 
 def load_model(path: Path) -> StyleModel:
@@ -55,9 +56,9 @@ def to_weights(model: StyleModel) -> ModelWeights:
     """Return a copy of the weights of a model."""
     arrays = {name: tensor.detach().cpu().numpy().copy() for name, tensor in model.state_dict().items()}
     document = ModelDocument(
-        format=FORMAT, model=model.config, styles=tuple(model.codes.names), encoder=encoder_width(model), record={}
+        format=FORMAT, model=model.config, styles=tuple(model.codes.names), encoders=encoder_widths(model), record={}
     )
-    return ModelWeights(document, arrays)
+    return ModelWeights(document, round_encoders(arrays))
 
 
 def build_empty(document: ModelDocument) -> StyleModel:
@@ -68,6 +69,6 @@ def build_empty(document: ModelDocument) -> StyleModel:
         codes.names = list(document.styles)
         codes.table = nn.Parameter(torch.empty(len(document.styles), document.model.code_size))
         model = PARADIGMS[document.model.paradigm](document.model, codes)
-        if isinstance(model, BottleGAN) and document.encoder:
-            model.encoder = StyleEncoder(torch.empty(2, 3), document.encoder)
+        if isinstance(model, BottleGAN):
+            model.encoders.extend(StyleEncoder(torch.empty(2, 3), width) for width in document.encoders)
     return model

@@ -30,7 +30,9 @@ def list_shapes(document: ModelDocument) -> Shapes:
             generators = {f"{way}.{row}": 1 for way in ("normalizers", "restainers") for row in range(styles)}
     for name, size in generators.items():
         shapes |= _under(name, list_generator(config.generator, size))
-    return shapes | (_under("encoder", list_encoder(document.encoder)) if document.encoder else {})
+    for index, width in enumerate(document.encoders):
+        shapes |= _under(f"encoders.{index}", list_encoder(width))
+    return shapes
 
 
 def list_generator(config: GeneratorConfig, code_size: int) -> Shapes:

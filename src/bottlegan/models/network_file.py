@@ -25,7 +25,7 @@ from bottlegan.core.stamp import KEY as CHECKSUM
 from bottlegan.core.task import Task
 from bottlegan.models.document import MAX_TEXT, NETWORK_KEY, check_whole, one_line
 from bottlegan.models.networks import Built, NetworkConfig, Weights, build_network, check_allowed, load_weights
-from bottlegan.models.weights import ModelWeights
+from bottlegan.models.weights import ENCODERS, ModelWeights
 
 Mode = Literal["plain", "normalize", "restain"]
 FORMAT = 1
@@ -168,7 +168,7 @@ def digest_model(model: ModelWeights) -> str:
     """Return the hash of the parts of a BottleGAN that normalize images: everything except the styles it knows."""
     sha = hashlib.sha256()
     for name, array in sorted(model.arrays.items()):
-        if not name.startswith(("codes.", "encoder.")):
+        if not name.startswith(("codes.", ENCODERS)):
             sha.update(f"{name} {array.shape};".encode())
             sha.update(array.tobytes())
     return sha.hexdigest()

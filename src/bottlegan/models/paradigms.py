@@ -23,7 +23,6 @@ from bottlegan.models.pixel import PixelGenerator
 from bottlegan.models.published import PublishedGenerator
 from bottlegan.models.reference_stain import ReferenceStain
 from bottlegan.models.style_codes import StyleCodes
-from bottlegan.models.style_encoder import StyleEncoder
 from bottlegan.models.unet import UNetGenerator
 
 
@@ -63,23 +62,23 @@ class StyleModel(nn.Module, ABC):
         return model
 
     def generator_parameters(self) -> int:
-        """Return the number of parameters of all generators, without the codes and the encoder."""
-        others = ("codes.", "encoder.")
+        """Return the number of parameters of all generators, without the codes and the encoders."""
+        others = ("codes.", "encoders.")
         return sum(p.numel() for name, p in self.named_parameters() if not name.startswith(others))
 
 
 class BottleGAN(StyleModel):
     """Many-One-Many: two generators, both conditioned on the style."""
 
-    encoder: StyleEncoder | None
-    """Encoder that onboards labs. A model without one uses that of the shipped prior."""
+    encoders: nn.ModuleList
+    """Encoders that onboard labs together. A model without any uses those of the shipped prior."""
 
     def __init__(self, config: ModelConfig, codes: StyleCodes) -> None:
         """Build both generators for these codes."""
         super().__init__(config, codes)
         self.normalizer = build_generator(config.generator, config.code_size)
         self.restainer = build_generator(config.generator, config.code_size)
-        self.encoder = None
+        self.encoders = nn.ModuleList()
 
     def normalize(self, images: Tensor, code: Tensor) -> Tensor:
         """Return images in the reference stain."""

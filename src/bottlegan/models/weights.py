@@ -37,8 +37,8 @@ Floats = NDArray[np.float32]
 Layout = Mapping[str, tuple[str, tuple[int, ...]]]
 """Names of tensors with their types and shapes."""
 
-KINDS = {np.dtype(np.float32): "F32"}
-"""Types of arrays, by their names in files."""
+ENCODERS = "encoders."
+"""Prefix of the names of the encoders' tensors, which files hold in half precision: it changes no image visibly."""
 MAX_CONDITION = 1e6
 """Largest condition number of an encoder's stains; above it, they cannot be distinguished."""
 
@@ -99,10 +99,15 @@ class ModelWeights:
         }
         return ModelWeights(replace(self.document, reference=None), arrays)
 
-    def without_encoder(self) -> "ModelWeights":
-        """Return the same weights without the encoder."""
-        kept = {name: array for name, array in self.arrays.items() if not name.startswith("encoder.")}
-        return ModelWeights(replace(self.document, encoder=0), kept)
+    @property
+    def encoders(self) -> tuple[dict[str, Floats], ...]:
+        """The weights of each encoder, by their names."""
+        return tuple(self.part(f"{ENCODERS}{index}.") for index in range(len(self.document.encoders)))
+
+    def without_encoders(self) -> "ModelWeights":
+        """Return the same weights without the encoders."""
+        kept = {name: array for name, array in self.arrays.items() if not name.startswith(ENCODERS)}
+        return ModelWeights(replace(self.document, encoders=()), kept)
 
 
 def read_weights(path: Path) -> ModelWeights:
@@ -115,13 +120,14 @@ def read_weights(path: Path) -> ModelWeights:
             document, {name: (part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}, path
         )
         # Copied, because the array may be a view of the file, which others may change.
-        arrays = {name: np.array(file.get_tensor(name)) for name in slices}
+        arrays = {name: np.array(file.get_tensor(name), np.float32) for name in slices}
     check_finite(arrays, path)
-    basis = arrays.get("encoder.basis")
-    if basis is not None and not np.linalg.cond(basis) < MAX_CONDITION:
-        raise ModelFileError(f"{path}: the two stains of its encoder are one; train the model again")
     check_whole(str(text), path)
-    return ModelWeights(document, arrays)
+    model = ModelWeights(document, arrays)
+    for encoder in model.encoders:
+        if not np.linalg.cond(encoder["basis"]) < MAX_CONDITION:
+            raise ModelFileError(f"{path}: the two stains of its encoder are one; train the model again")
+    return model
 
 
 def write_weights(model: ModelWeights, path: Path) -> None:
@@ -129,12 +135,11 @@ def write_weights(model: ModelWeights, path: Path) -> None:
     values = to_values(model.document)
     # A file that could not be read again must not be written.
     check_document(values, path)
-    check_layout(
-        model.document, {name: (KINDS.get(a.dtype, str(a.dtype)), a.shape) for name, a in model.arrays.items()}, path
-    )
-    check_finite(model.arrays, path)
+    arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
+    arrays |= {name: array.astype(np.float16) for name, array in arrays.items() if name.startswith(ENCODERS)}
+    check_layout(model.document, {name: (name_kind(array), array.shape) for name, array in arrays.items()}, path)
+    check_finite(arrays, path)
     with replacing(path, durable=True) as temporary:
-        arrays = {name: np.ascontiguousarray(array) for name, array in model.arrays.items()}
         text = json.dumps({CHECKSUM: BLANK, **values}, sort_keys=True, allow_nan=False)
         temporary.write_bytes(stamp(save(arrays, {KEY: text})))
 
@@ -178,10 +183,28 @@ def check_layout(document: ModelDocument, layout: Layout, path: Path) -> None:
             one_line(f"{path}: unexpected tensor `{extra[0][:80]}`; a {document.model.paradigm} model has none")
         )
     for name, (kind, shape) in layout.items():
-        if kind != "F32":
-            raise ModelFileError(f"{path}: tensor `{name}` is {kind}, it must be F32; convert it to float32")
+        if kind != (expected := find_kind(name)):
+            raise ModelFileError(f"{path}: tensor `{name}` is {kind}, it must be {expected}; save it again")
         if shape != wanted[name]:
             raise ModelFileError(f"{path}: tensor `{name}` has shape {shape}, expected {wanted[name]}; save it again")
+
+
+def round_encoders(arrays: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return arrays by name, those of encoders rounded as files hold them, so that a saved model is the same model."""
+    return {
+        name: array.astype(np.float16).astype(array.dtype) if name.startswith(ENCODERS) else array
+        for name, array in arrays.items()
+    }
+
+
+def find_kind(name: str) -> str:
+    """Return the type that the tensor `name` has in a file."""
+    return "F16" if name.startswith(ENCODERS) else "F32"
+
+
+def name_kind(array: NDArray[Any]) -> str:
+    """Return the type of an array as files name it."""
+    return {"float32": "F32", "float16": "F16"}.get(str(array.dtype), str(array.dtype))
 
 
 def check_finite(arrays: Mapping[str, Floats], path: Path) -> None:

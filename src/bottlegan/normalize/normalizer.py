@@ -206,7 +206,7 @@ class Normalizer:
         if self.diagnosis is not None:
             record |= write_diagnosis(self.diagnosis) | {"style": self.name, "forced": int(self.forced)}
         # A file with one style does not need the encoder, which fits others.
-        model = self.model.without_encoder()
+        model = self.model.without_encoders()
         write_weights(replace(model, document=replace(model.document, record=record)), Path(path))
 
     @classmethod

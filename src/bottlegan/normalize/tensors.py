@@ -27,7 +27,7 @@ class TensorMap:
 
     def __init__(self, model: ModelWeights, code: Floats, *, everything: bool) -> None:
         """Build the network with these weights."""
-        network = to_model(model.without_encoder()).requires_grad_(False)
+        network = to_model(model.without_encoders()).requires_grad_(False)
         self._networks = {torch.device("cpu"): network}
         self._model, self._code = model, code.copy()
         spares = not everything and maps_colors(model.document.model.generator)

@@ -1,7 +1,7 @@
 """Onboarding: fit the style code of an unseen lab to a few of its images, unlabeled, unpaired, the network frozen.
 
-Nothing is searched or iterated: the encoder, which has seen thousands of simulated labs, looks at pixels of the images
-and says what maps their style needs and how far off it expects to be. The maps are written as a code.
+Nothing is searched or iterated: the encoders, which have seen thousands of simulated labs, look at pixels of the images
+and say what maps their style needs and how far off they expect to be. The maps are written as a code.
 """
 
 import math
@@ -17,17 +17,18 @@ from bottlegan.data.lab import MOST_IMAGES, spread
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.code_maps import encode_maps, read_reference
 from bottlegan.models.document import PRIOR
-from bottlegan.models.encoder import MOST_VEIL, EncoderWeights, Look, Sight, find_glass, look, sigmoid
+from bottlegan.models.encoder import MOST_VEIL, Look, Sight, sigmoid
+from bottlegan.models.encoders import Encoders, find_glass_together, look_together
 from bottlegan.models.pixel_sets import PixelSet, look_at
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.settle import settle
-from bottlegan.onboarding.verdict import MOST_GAIN, StyleDiagnosis, diagnose
+from bottlegan.onboarding.verdict import MOST_GRAIN, StyleDiagnosis, diagnose
 from bottlegan.stain.affine import AffineMap, StyleMaps
 
 Floats = NDArray[np.float32]
 
 MOST_TISSUE = 4096
-"""Pixels of tissue that the encoder looks at: more of them take longer, and no longer change what it says."""
+"""Pixels of tissue that the encoders look at: more of them take longer, and no longer change what they say."""
 LEAST_GLASS = 0.0005
 """Share of the pixels that must show glass for it to be an anchor: some two dozen of them."""
 
@@ -44,27 +45,27 @@ class Onboarding:
 def onboard(images: Sequence[Pixels], model: ModelWeights) -> Onboarding:
     """Fit a style code to RGB levels (H, W, 3) of one lab; the same images give the same code, in any order."""
     reference = read_reference(model.arrays["reference.stains"], model.arrays["reference.maps"])
-    maps, diagnosis = find_maps(images, find_encoder(model))
+    maps, diagnosis = find_maps(images, find_encoders(model))
     return Onboarding(encode_maps(model, maps.relative_to(reference))[0], diagnosis)
 
 
-def find_encoder(model: ModelWeights) -> EncoderWeights:
-    """Return the model's own encoder or, if it has none, the one of the prior shipped in the package."""
-    return model.part("encoder.") or shipped_encoder()
+def find_encoders(model: ModelWeights) -> Encoders:
+    """Return the model's own encoders or, if it has none, those of the prior shipped in the package."""
+    return model.encoders or shipped_encoders()
 
 
 @cache
-def shipped_encoder() -> EncoderWeights:
-    """Return the encoder of the prior shipped in the package."""
-    encoder = read_weights(PRIOR).part("encoder.")
-    if not encoder:
+def shipped_encoders() -> Encoders:
+    """Return the encoders of the prior shipped in the package."""
+    encoders = read_weights(PRIOR).encoders
+    if not encoders:
         raise InputError(f"{PRIOR}: has no encoder; install bottlegan again")
-    return encoder
+    return encoders
 
 
 @dataclass(frozen=True)
 class LabLook:
-    """What the encoder says of one lab, and what it was shown."""
+    """What the encoders say of one lab, and what they were shown."""
 
     pixels: PixelSet
     """Of all images."""
@@ -83,31 +84,32 @@ class LabLook:
         return self.sight.density[0, :, 0]
 
 
-def look_at_lab(images: Sequence[Pixels], encoder: EncoderWeights) -> LabLook:
-    """Return what the encoder says of some images of a lab."""
+def look_at_lab(images: Sequence[Pixels], encoders: Encoders) -> LabLook:
+    """Return what the encoders say of some images of a lab."""
     if not images:
         raise InputError("there is no image to fit a style to; give at least one of the lab")
     pixels = look_at(spread(images, MOST_IMAGES))
-    is_glass = find_glass(encoder, pixels.density[None], pixels.roughness[None])[0] > 0
+    is_glass = find_glass_together(encoders, pixels.density[None], pixels.roughness[None])[0] > 0
     sight = see(pixels, is_glass)
-    last = look(encoder, sight)[-1]
-    white = last.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
-    return LabLook(pixels, float(is_glass.mean()), sight, last, white, 255 * float(np.exp(last.log_errors).mean()))
+    look = look_together(encoders, sight)
+    white = look.maps.normalize(sight.glass[:, None])[:, 0] if sight.sees_glass.all() else np.zeros((1, 3), np.float32)
+    expected_error = 255 * float(np.exp(look.log_errors).mean())
+    return LabLook(pixels, float(is_glass.mean()), sight, look, white, expected_error)
 
 
-def find_maps(images: Sequence[Pixels], encoder: EncoderWeights) -> tuple[StyleMaps, StyleDiagnosis]:
-    """Return the maps between the style of some images and the encoder's reference stain, and what to think of them."""
-    lab = look_at_lab(images, encoder)
+def find_maps(images: Sequence[Pixels], encoders: Encoders) -> tuple[StyleMaps, StyleDiagnosis]:
+    """Return the maps between the style of some images and the encoders' reference stain, and what to think of them."""
+    lab = look_at_lab(images, encoders)
     maps = settle(
         lab.look.maps,
         lab.tissue,
         lab.look.nuclear[0],
-        basis=encoder["basis"],
+        basis=encoders[0]["basis"],
         white=lab.white,
         expected_error=lab.expected_error,
     )
     center = lab.sight.glass if lab.sight.sees_glass.all() else lab.sight.density[:, :, 0].mean(1)
-    normalize = limit_gain(keep_white(maps.normalize, center), center)
+    normalize = limit_grain(keep_white(maps.normalize, center), center, lab.sight.density[0])
     diagnosis = diagnose(
         tissue=1 - lab.glass,
         contrast=measure_contrast(lab.pixels),
@@ -120,7 +122,7 @@ def find_maps(images: Sequence[Pixels], encoder: EncoderWeights) -> tuple[StyleM
 
 
 def see(pixels: PixelSet, is_glass: NDArray[np.bool_]) -> Sight:
-    """Return what the encoder is given of one lab: tissue, as much of each image, and the middle of the glass."""
+    """Return what encoders are given of one lab: tissue, as much of each image, and the middle of the glass."""
     sees_glass = is_glass.sum() >= max(4, LEAST_GLASS * len(pixels))
     glass = np.median(pixels.density[is_glass, 0], axis=0) if sees_glass else np.zeros(3)
     # Where all is glass, it is looked at all the same: the verdict says what to think of it.
@@ -163,8 +165,15 @@ def keep_white(normalize: AffineMap, center: Floats) -> AffineMap:
     return AffineMap(normalize.matrix + along[:, :, None] * excess[:, None], normalize.bias - excess)
 
 
-def limit_gain(normalize: AffineMap, center: Floats) -> AffineMap:
-    """Return a map that amplifies no direction by more than `MOST_GAIN`; what becomes of `center` (1, 3) stays."""
+def limit_grain(normalize: AffineMap, center: Floats, tissue: Floats) -> AffineMap:
+    """Return a map that makes no direction of color grainier than `MOST_GRAIN`; what becomes of `center` (1, 3) stays.
+
+    Two stains that look nearly alike need a large gain to be told apart. That does no harm in a clean image, and turns
+    noise into colored speckle in another. So what limits the gain is the grain of `tissue`, (P, VIEWS, 3) densities:
+    how far pixels are from the mean of those around them.
+    """
     left, values, right = np.linalg.svd(normalize.matrix)
-    matrix = (left * np.minimum(values, MOST_GAIN)[:, None]) @ right
+    fine = (tissue[:, 0] - tissue[:, 1]) @ left[0]
+    grain = values * np.sqrt(np.mean(fine**2, axis=0))
+    matrix = (left * (values * np.minimum(1, MOST_GRAIN / np.maximum(grain, 1e-9)))[:, None]) @ right
     return AffineMap(matrix, normalize(center[:, None])[:, 0] - (center[:, None] @ matrix)[:, 0])

@@ -8,7 +8,7 @@ import torch
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.reference_stain import ReferenceStain
-from bottlegan.onboarding.fit import find_maps, shipped_encoder
+from bottlegan.onboarding.fit import find_maps, shipped_encoders
 from bottlegan.stain.affine import AffineMap, StyleMaps, join_maps
 
 
@@ -16,17 +16,17 @@ def onboard_all(
     labs: Mapping[str, Sequence[Pixels]], reference: ReferenceStain, progress: Progress | None = None
 ) -> StyleMaps:
     """Return the maps of several labs, given as RGB levels (H, W, 3) by name, to and from a reference stain."""
-    encoder, stain = shipped_encoder(), reference.cpu().style_maps()
+    encoders, stain = shipped_encoders(), reference.cpu().style_maps()
     tracked = (progress or Silent()).track(labs.values(), "onboarding labs", len(labs))
-    found = [to_torch(find_maps(images, encoder)[0]).relative_to(stain) for images in tracked]
+    found = [to_torch(find_maps(images, encoders)[0]).relative_to(stain) for images in tracked]
     return StyleMaps(*(join_maps([maps[way] for maps in found]) for way in (0, 1)))
 
 
 def describe_reference(images: Sequence[Pixels]) -> ReferenceStain:
     """Return the stain of a reference set, given as RGB levels (H, W, 3), by onboarding it as a lab."""
-    encoder = shipped_encoder()
-    maps = to_torch(find_maps(images, encoder)[0])
-    return ReferenceStain.of(torch.from_numpy(np.array(encoder["basis"][:2])) @ maps.restain.matrix[0], maps)
+    encoders = shipped_encoders()
+    maps = to_torch(find_maps(images, encoders)[0])
+    return ReferenceStain.of(torch.from_numpy(np.array(encoders[0]["basis"][:2])) @ maps.restain.matrix[0], maps)
 
 
 def to_torch(maps: StyleMaps) -> StyleMaps:

@@ -1,7 +1,7 @@
-"""The prior: one BottleGAN that any style fits into, and the encoder that onboards labs, trained on simulated ones.
+"""The prior: one BottleGAN that any style fits into, and the encoders that onboard labs, trained on simulated ones.
 
 Simulation gives the truth for free. The network's linear layers are laid out so that a code holds any pair of affine
-maps. The encoder learns to find these maps: a step shows it a few patches of each of many labs, and lowers the error of
+maps. An encoder learns to find these maps: a step shows it a few patches of each of many labs, and lowers the error of
 normalizing and restaining pixels of which half are of other patches. So it learns what a style is and what is only the
 tissue that a lab happens to show. Each time a lab is shown its densities go through another random linear map, which
 their surroundings go through as well: a lab is many labs.
@@ -60,8 +60,10 @@ class PriorConfig:
     """Number of styles that define the unit of codes: their spread."""
     width: Count = 96
     """Width of the encoder's layers."""
-    labs: Count = 4800
-    """Number of simulated labs."""
+    encoders: Count = 2
+    """Number of encoders, each of which learns from labs of its own."""
+    labs: Count = 6000
+    """Number of simulated labs for each of them."""
     finder_steps: Count = 1000
     """Number of steps that teach the encoder to find glass."""
     steps: Count = 6000
@@ -82,16 +84,12 @@ def train_prior(config: PriorConfig, seed: int = 0, progress: Progress | None = 
     """Train a prior on simulated labs; the same seed gives the same bytes."""
     progress = progress or Silent()
     model = begin_prior(config, seed)
-    labs = LabTensors(draw_pixels(seed, config.labs, progress))
-    encoder = model.encoder
-    assert encoder is not None  # noqa: S101 - begin_prior made it
-    train_finder(encoder, labs, config, seed, progress)
-    train_encoder(encoder, labs, config, seed, progress)
+    model.encoders.extend(train_encoder(config, seed + number, progress) for number in range(config.encoders))
     return model.eval()
 
 
 def begin_prior(config: PriorConfig, seed: int) -> BottleGAN:
-    """Return a model whose codes hold the affine maps of any style, with an encoder that knows nothing yet."""
+    """Return a model whose codes hold the affine maps of any style, without an encoder."""
     names = [str(index) for index in range(config.known)]
     model = build_model(config.model, names, torch_stream(seed, "prior"))
     if not isinstance(model, BottleGAN):
@@ -103,9 +101,22 @@ def begin_prior(config: PriorConfig, seed: int) -> BottleGAN:
     # The styles were only there to measure codes with; labs add theirs.
     model.codes = StyleCodes([], config.model.code_size, torch_stream(seed, "codes"))
     model.reference = ReferenceStain.of(stain_densities(REFERENCE))
-    with drawing_from(torch_stream(seed, "encoder")):
-        model.encoder = StyleEncoder(stain_densities(REFERENCE), config.width)
     return model
+
+
+def train_encoder(config: PriorConfig, seed: int, progress: Progress) -> StyleEncoder:
+    """Return an encoder that was trained on the labs of a seed."""
+    labs = LabTensors(draw_pixels(seed, config.labs, progress))
+    encoder = begin_encoder(config, seed)
+    teach_glass(encoder, labs, config, seed, progress)
+    teach_styles(encoder, labs, config, seed, progress)
+    return encoder
+
+
+def begin_encoder(config: PriorConfig, seed: int) -> StyleEncoder:
+    """Return an encoder that knows nothing yet."""
+    with drawing_from(torch_stream(seed, "encoder")):
+        return StyleEncoder(stain_densities(REFERENCE), config.width)
 
 
 def draw_known_style(seed: int, *name: str | int) -> Style:
@@ -179,7 +190,7 @@ class LabTensors:
         return rows[:, None], patches.gather(1, which), pixels
 
 
-def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
+def teach_glass(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
     """Teach the encoder to tell glass from tissue; later steps do not change that."""
     parameters, name = list(encoder.finder.parameters()), "finding glass"
     steps = descend(parameters, config.finder_steps, config.finder_rate, seed=seed, name=name, progress=progress)
@@ -192,7 +203,7 @@ def train_finder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, s
     encoder.finder.requires_grad_(False)
 
 
-def train_encoder(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
+def teach_styles(encoder: StyleEncoder, labs: LabTensors, config: PriorConfig, seed: int, progress: Progress) -> None:
     """Teach the encoder to find the maps of a style, and how far off they are."""
     parameters, name = [*encoder.first.parameters(), *encoder.further.parameters()], "onboarding simulated labs"
     every = max(1, config.pixels // config.read)
