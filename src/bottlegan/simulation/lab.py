@@ -1,7 +1,7 @@
-"""One simulated lab after the other: a few patches as its files hold them, and what they are in the reference stain.
+"""Simulated labs: a few patches as each lab's files hold them, and the same patches in the reference stain.
 
-Two thirds of the labs are physical ones, one third has an artificial style of the paper's kind, and a few show
-something else than H&E, which onboarding has to refuse.
+Two thirds of the labs are physical. Nearly one third have an artificial style of the paper's kind. A few show something
+other than H&E, which onboarding has to refuse.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,17 +33,17 @@ from bottlegan.simulation.tissue_parts import noise
 from bottlegan.stain.style import LABS, PAPER, WIDE, draw_style
 
 PATCHES = 8
-"""Of each lab. The first half may be rich or poor in nuclei; the other is as tissue comes."""
+"""Number of patches of each lab. The first half may be rich or poor in nuclei; the other half is random."""
 DRAWN = 240
 """Side of a drawn patch, in pixels."""
 SHOWN = 192
-"""Side of the part of it that a lab shows."""
+"""Side of the part of a patch that a lab shows."""
 PHYSICAL, ARTIFICIAL = 0.62, 0.31
-"""Shares of the labs; the others are not H&E."""
+"""Shares of physical and artificial labs; the others are not H&E."""
 RESTAINED = 0.6
 """Share of the artificial labs whose patches are restained by Macenko's method, as the paper does."""
 TISSUES = 64
-"""Patches that a batch of labs draws from."""
+"""Number of patches that a batch of labs draws from."""
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class SimulatedLab:
 
 
 def draw_labs(seed: int, batch: int, count: int) -> Iterator[SimulatedLab]:
-    """Draw `count` labs of the batch named `batch`; it depends on these three numbers only."""
+    """Draw `count` labs of batch number `batch`. They depend on these three numbers only."""
     tissues = [draw_patch(seed, batch * TISSUES + index, DRAWN) for index in range(TISSUES)]
     for index in range(count):
         yield draw_lab(numpy_stream(seed, "lab", batch, index), tissues)
@@ -87,7 +87,7 @@ def draw_lab(rng: Generator, tissues: Sequence[Patch]) -> SimulatedLab:
 
 
 def choose_tissue(rng: Generator, tissues: Sequence[Patch]) -> tuple[Floats, NDArray[np.bool_], NDArray[np.bool_]]:
-    """Return PATCHES parts of tissues, turned and mirrored: amounts, where there is glass, and where nuclei are."""
+    """Return PATCHES parts of tissues, turned and mirrored: amounts, masks of glass, and masks of nuclei."""
     order = np.argsort([patch.nuclei for patch in tissues])
     third = len(order) // 3
     prostate = np.flatnonzero([patch.prostate for patch in tissues])
@@ -112,7 +112,7 @@ def show_physically(rng: Generator, amounts: Floats) -> list[Pixels]:
 
 
 def fold_colorants(amounts: Floats) -> Floats:
-    """Return amounts as hematoxylin and eosin alone, which is all that the paper's styles know."""
+    """Return amounts as hematoxylin and eosin alone, the only colorants in the paper's styles."""
     folded = np.zeros_like(amounts)
     folded[:, HEMATOXYLIN] = amounts[:, HEMATOXYLIN] + amounts[:, VIOLET] + 0.5 * amounts[:, PIGMENT]
     folded[:, EOSIN] = amounts[:, EOSIN] + amounts[:, SALMON] + 0.3 * amounts[:, BLOOD] + 0.3 * amounts[:, PIGMENT]

@@ -1,4 +1,4 @@
-"""Labs of procedural tissue: a style of their own, and folders of patches in it."""
+"""Labs of procedural tissue: a style, and folders of patches in it."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -34,17 +34,17 @@ def write_lab(
     truth: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
-    """Write a folder of patches, all or none; the same arguments give the same bytes.
+    """Write a folder of patches, whole or not at all; the same arguments give the same bytes.
 
     Args:
-        folder: Must not be there yet, or hold nothing.
-        patches: How many.
-        size: Of a patch, `size` x `size` pixels of 1 um.
-        seed: Decides which tissue is on them.
-        style: How they are stained and scanned.
-        masks: Whether to write each one's epithelium beside it, as class ids: 1 for epithelium.
+        folder: Must not exist yet, or be empty.
+        patches: Number of patches.
+        size: Side of a patch, in pixels of 1 um.
+        seed: Determines the tissue.
+        style: Style of staining and scanning.
+        masks: Whether to write a mask of the epithelium beside each patch, as class ids: 1 for epithelium.
         truth: A folder for the same tissue in the reference stain, to evaluate normalized patches with.
-        progress: Where to report.
+        progress: Receives progress.
     """
     if not 1 <= patches <= MOST_PATCHES:
         raise InputError(f"{folder}: a lab of {patches} patches cannot be drawn; ask for 1 to {MOST_PATCHES}")
@@ -68,7 +68,7 @@ def write_lab(
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something, or has no place to be, before anything is drawn."""
+    """Refuse a folder that is not empty, or whose parent does not exist, before anything is drawn."""
     if not folder.parent.is_dir():
         raise MissingError(f"{folder.parent}: there is no such folder to write {folder.name} to; create it first")
     if folder.exists() and not folder.is_dir():

@@ -1,9 +1,9 @@
 """Tissue of many organs at any magnification, as amounts of what colors it: what onboarding is trained on.
 
 A patch is a patchwork. Each kind of tissue is a ground (cytoplasm, fibers, mucin, ...) and a population of nuclei; one
-to three kinds share a patch along smooth borders, blood and brown pigment lie on some, and glass shows where tissue
-ends or opens. What matters is not that a pathologist would be deceived but that the colors of every kind occur beside
-those of every other, in every share, from all stroma to all nuclei.
+to three kinds share a patch along smooth borders. Some patches hold blood or brown pigment. Glass shows where tissue
+ends or opens. A patch need not deceive a pathologist. It must show the colors of every kind beside those of every
+other, in every share, from all stroma to all nuclei.
 """
 
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.simulation.tissue_parts import Field, Mask, Nuclei, at, noise, points, smear, stamp
 
 HEMATOXYLIN, EOSIN, BLOOD, PIGMENT, VIOLET, SALMON, NUCLEAR = range(7)
-"""What colors tissue: rows of a patch's amounts, 1 where there is much. Beside them, how much of a pixel is nucleus.
+"""The rows of a patch's amounts: what colors tissue, 1 where there is much of it. The last is the share of nucleus.
 
 A dye's color depends on what it binds to. Violet is hematoxylin, and salmon eosin, where their spectra are shifted.
 """
 COLORANTS = 6
 PROSTATE = 0.4
-"""Share of the patches that are the prostate of `draw_tissue`, at its own scale or another."""
+"""Share of patches that show the prostate of `draw_tissue`, at its own scale or enlarged."""
 MICRONS = (0.16, 2.0)
 """Size of a pixel, in micrometers: 60x to 5x."""
 
@@ -35,24 +35,24 @@ class Kind:
     ground: tuple[float, float]
     """Typical hematoxylin and eosin between the nuclei."""
     spread: float
-    """Of the logarithm of that hematoxylin, from patch to patch; eosin spreads half as far."""
+    """Standard deviation of the logarithm of that hematoxylin between patches; eosin varies half as much."""
     weave: float
-    """How much the ground varies within a patch: granules, fibers."""
+    """How much the ground varies within a patch, from granules and fibers."""
     fibrous: bool
     spacing: tuple[float, float]
-    """Between nuclei, in micrometers."""
+    """Distance between nuclei, in micrometers."""
     share: tuple[float, float]
-    """Of the places for nuclei that are taken."""
+    """Share of the places for nuclei that are occupied."""
     radius: tuple[float, float]
-    """Of nuclei, in micrometers."""
+    """Radius of nuclei, in micrometers."""
     pale: tuple[float, float]
-    """How much less chromatin the middle of nuclei holds than their rim."""
+    """How much less chromatin nuclei hold in the middle than at the rim."""
     aspect: float = 1.4
-    """The largest length over width of nuclei."""
+    """Largest ratio of length to width of nuclei."""
     open: tuple[float, float] = (0.0, 0.0)
     """Share of the ground that is bare: clefts, vacuoles, fat cells."""
     hole: float = 4.0
-    """Size of these, in micrometers."""
+    """Size of these openings, in micrometers."""
 
 
 KINDS = {
@@ -82,7 +82,7 @@ class Patch:
     amounts: Field
     """(COLORANTS, size, size), at least 0."""
     glass: Mask
-    """(size, size): where there is nothing but glass, or nearly so."""
+    """(size, size): where there is only glass, or nearly so."""
     nuclear: Field
     """(size, size): how much of each pixel is nucleus, in [0, 1]."""
     nuclei: float
@@ -100,7 +100,7 @@ def draw_patch(seed: int, index: int, size: int) -> Patch:
     add_blood(rng, layers)
     add_pigment(rng, layers)
     shift_spectra(rng, layers)
-    blur = rng.uniform(1.0, 3.0) if rng.random() < 0.1 else rng.uniform(0.2, 1.0)  # some are out of focus
+    blur = rng.uniform(1.0, 3.0) if rng.random() < 0.1 else rng.uniform(0.2, 1.0)  # some patches are out of focus
     layers = ndimage.gaussian_filter(layers, (0, blur, blur)).astype(np.float32)
     amounts, nuclear = layers[:COLORANTS], layers[NUCLEAR]
     present = ndimage.uniform_filter(amounts.sum(0), 5, mode="nearest")
@@ -135,16 +135,16 @@ def draw_patchwork(rng: Generator, size: int) -> Field:
     for number in range(len(names)):
         claim = noise(rng, size, scale) + 0.25 * noise(rng, size, scale / 5) + rng.normal(0, 0.7)
         owner, best = np.where(claim > best, number, owner), np.maximum(claim, best)
-    # One patient's stain takes alike everywhere: what varies is how dark nuclei and how pink the ground is.
+    # Uptake is even within a patient: only the darkness of nuclei and the pink of the ground vary.
     uptake = np.exp(rng.normal(0, [0.03, 0.03]))
     drawn = np.zeros((3, size, size), np.float32)
     for number, name in enumerate(names):
         here = owner == number
         drawn += here * draw_kind(rng, size, KINDS[str(name)], micron)
     drawn[:2] *= uptake[:, None, None]
-    if rng.random() < 0.7:  # hardly any tissue is without a few dark, small cells
+    if rng.random() < 0.7:  # nearly all tissue has a few small, dark cells
         drawn = scatter_lymphocytes(rng, drawn, micron)
-    # No section is of even thickness.
+    # No section has an even thickness.
     drawn[:2] *= np.exp(rng.uniform(0, 0.12) * noise(rng, size, rng.uniform(0.3, 1.0) * size))
     grain = rng.uniform(0.02, 0.12) * rng.standard_normal((2, size, size), np.float32)
     drawn[:2] *= np.maximum(1 + grain, 0)
@@ -173,14 +173,14 @@ def draw_kind(rng: Generator, size: int, kind: Kind, micron: float) -> Field:
 
 
 def scatter_lymphocytes(rng: Generator, ground: Field, micron: float) -> Field:
-    """Return tissue with a few lymphocytes strewn over it, but not where it is bare."""
+    """Return tissue with a few lymphocytes scattered over it, except where it is bare."""
     kind = replace(KINDS["lymphocytes"], spacing=(9, 18), share=(0.02, 0.2))
     drawn = add_nuclei(rng, ground, kind, micron, np.zeros_like(ground[0]))
     return np.where(ndimage.uniform_filter(ground[:2].sum(0), 5) > 0.1, drawn, ground)
 
 
 def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: Field) -> Field:
-    """Return the ground (3, size, size), its hematoxylin, eosin and nuclei, with further nuclei drawn over it."""
+    """Return the ground (3, size, size) of hematoxylin, eosin and nuclei, with more nuclei drawn over it."""
     size = ground.shape[-1]
     center = points(rng, size, max(2.0, rng.uniform(*kind.spacing) / micron))
     center = center[rng.random(len(center)) < rng.uniform(*kind.share)]
@@ -200,7 +200,7 @@ def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: 
         pale.astype(np.float32),
     )
     opacity, hematoxylin = stamp(nuclei, size)
-    # Where chromatin is open it is clumped: dark grains in a pale middle. Seen from afar they run together.
+    # Open chromatin forms clumps: dark grains in a pale middle. At low magnification they merge.
     clumps = (0.15 + 0.3 * float(pale.mean())) * min(1.0, 0.5 / micron)
     chromatin = clumps * noise(rng, size, max(0.8, 0.8 / micron)) + 0.12 * noise(rng, size, max(1.0, 2 / micron))
     hematoxylin *= np.exp(chromatin)
@@ -210,7 +210,7 @@ def add_nuclei(rng: Generator, ground: Field, kind: Kind, micron: float, angle: 
 
 
 def cross_section(rng: Generator, layers: Field) -> None:
-    """Cut the tissue: what lies above and below a nucleus colors it, and dense tissue takes more of both stains."""
+    """Cut the tissue: what lies above and below a nucleus colors it, and dense tissue takes up more of both stains."""
     size = layers.shape[-1]
     covered = np.exp(rng.normal(0, 0.5) + 0.4 * noise(rng, size, rng.uniform(3, 40)))
     layers[EOSIN] *= 1 + layers[NUCLEAR] * (covered - 1)
@@ -219,7 +219,7 @@ def cross_section(rng: Generator, layers: Field) -> None:
 
 
 def shift_spectra(rng: Generator, layers: Field) -> None:
-    """Let some of each stain have a shifted spectrum: a share that varies from place to place."""
+    """Shift the spectrum of a share of each stain; the share varies from place to place."""
     size = layers.shape[-1]
     for stain, shifted in ((HEMATOXYLIN, VIOLET), (EOSIN, SALMON)):
         texture = noise(rng, size, np.exp(rng.uniform(*np.log((3, size)))))
@@ -229,7 +229,7 @@ def shift_spectra(rng: Generator, layers: Field) -> None:
 
 
 def find_background(rng: Generator, size: int) -> Mask:
-    """Return where the patch looks past the tissue: nowhere in most patches, nearly everywhere in some."""
+    """Return where the patch shows no tissue: nowhere in most patches, nearly everywhere in some."""
     if rng.random() < 0.6:
         return np.zeros((size, size), np.bool_)
     share = rng.uniform(0.03, 0.5) if rng.random() < 0.7 else rng.uniform(0.5, 0.95)
@@ -239,7 +239,7 @@ def find_background(rng: Generator, size: int) -> Mask:
 
 
 def add_blood(rng: Generator, layers: Field) -> None:
-    """Pour red cells into a part of some patches: they hold hemoglobin and take much eosin."""
+    """Add red blood cells to parts of some patches. They contain hemoglobin and take up much eosin."""
     if rng.random() > 0.3:
         return
     size = layers.shape[-1]
@@ -254,7 +254,7 @@ def add_blood(rng: Generator, layers: Field) -> None:
 
 
 def add_pigment(rng: Generator, layers: Field) -> None:
-    """Strew brown granules over a part of a few patches."""
+    """Scatter brown granules over parts of a few patches."""
     if rng.random() > 0.08:
         return
     size = layers.shape[-1]

@@ -1,11 +1,12 @@
-"""Labs as physics: what dyes, light, sensor, electronics and file format make of tissue.
+"""Labs as physics: how dyes, light, sensor, electronics and file format turn tissue into images.
 
-A dye is an absorption spectrum. Light of the lamp passes the section, a sensor with three broad bands weighs what is
-left, a color matrix, a tone curve and a white point turn that into levels, and noise, sharpening and JPEG spoil them:
+A dye is an absorption spectrum. Light from the lamp passes through the section. A sensor with three broad bands
+measures what is left. A color matrix, a tone curve and a white point turn that into levels. Noise, sharpening and JPEG
+spoil them:
 
     signal_c = sum over wavelengths of band_c(w) exp(-sum over dyes of amount_k epsilon_k(w)).
 
-Nothing here is fitted to any image: ranges are those of textbooks and data sheets, and wide.
+Nothing here is fitted to any image. Ranges come from textbooks and data sheets, and are wide.
 """
 
 import io
@@ -25,7 +26,7 @@ Floats = NDArray[np.float32]
 
 WAVELENGTHS = np.arange(400, 701, 20, dtype=np.float64)
 STRENGTH = (0.8, 4.8)
-"""Density of a strong stain in the image, where it is darkest: from pale to nearly black, a factor of six."""
+"""Density of a strong stain in the channel that it darkens most: from pale to nearly black, a factor of six."""
 REFERENCE_DENSITIES = np.array(
     [
         REFERENCE.hematoxylin,
@@ -37,7 +38,7 @@ REFERENCE_DENSITIES = np.array(
     ],
     np.float32,
 )
-"""(COLORANTS, 3): what each colorant is in the reference stain; of blood and pigment, beside the eosin they take."""
+"""(COLORANTS, 3) density of each colorant in the reference stain. Blood and pigment take up eosin besides."""
 
 
 @dataclass(frozen=True)
@@ -55,42 +56,42 @@ class PhysicalLab:
     absorption: NDArray[np.float64]
     """(COLORANTS, W) absorption of each colorant where there is much of it."""
     bands: NDArray[np.float64]
-    """(W, 3) what the sensor's channels see of the lamp's light; each sums to 1, so that clear glass is 1."""
+    """(W, 3) sensitivity of each channel to the lamp's light; each sums to 1, so that clear glass is 1."""
     matrix: NDArray[np.float64]
     """(3, 3) color matrix, whose rows sum to 1."""
     gamma: float
-    """Intensity to the power of 1 / gamma is what is stored."""
+    """The stored value is the intensity to the power of 1 / gamma."""
     contrast: float
-    """How far the tone curve is bent like an S, from -1 to 1."""
+    """How strongly the tone curve bends like an S, from -1 to 1."""
     flare: float
     """Stray light, as a share of white."""
     white: NDArray[np.float64]
-    """(3,) what glass is stored as; above 1, it is cut off."""
+    """(3,) the stored value of glass; above 1, it is clipped."""
     black: float
-    """What is stored as black, with all that is darker: cameras stretch the contrast so."""
+    """The value that becomes black, like all darker ones: some cameras stretch the contrast."""
     noise: float
     """Standard deviation of each channel, in levels."""
     sharpening: float
     aberration: NDArray[np.float64]
-    """(3, 2) how far each channel is displaced, in pixels."""
+    """(3, 2) displacement of each channel, in pixels."""
     shading: float
-    """Share of the light that the corners of an image lack."""
+    """Share of the light that is missing in the corners of an image."""
     jpeg: Jpeg | None
 
 
 DIM = 0.1
-"""Share of the light that a photograph lacks, from where on stray light and noise show as well."""
+"""Share of the light that is missing in a photograph, above which stray light and noise are visible, too."""
 MILD = 0.4
-"""Share of the labs that are near the middle of all ranges, as most real ones are."""
+"""Share of the labs that stay near the middle of all ranges, as most real labs do."""
 MIDDLE = 0.4
-"""Share of a range that these keep to."""
+"""Share of each range that these labs use."""
 
 
 class Draw:
     """Draws a lab's properties: from whole ranges or, for a mild lab, from the middle of each."""
 
     def __init__(self, rng: Generator) -> None:
-        """Decide whether the lab is mild."""
+        """Draw whether the lab is mild."""
         self.rng, self.width = rng, MIDDLE if rng.random() < MILD else 1.0
 
     def uniform(self, low: float, high: float) -> float:
@@ -112,19 +113,19 @@ class Draw:
 
 
 def draw_physical_lab(rng: Generator) -> PhysicalLab:
-    """Draw a lab: every part of it independently."""
+    """Draw a lab, each part of it independently."""
     draw = Draw(rng)
     gamma = 1.0 if draw.happens(0.15 * draw.width) else draw.uniform(1.0, 2.5)
     bands = draw_bands(draw)
     matrix = draw_color_matrix(draw)
     absorption = draw_dyes(draw)
-    # How strong a stain looks depends on sensor and gamma, so strengths are set by what is seen of half of it.
+    # How strong a stain looks depends on sensor and gamma, so its strength is set by how half of it looks.
     strong = np.exp(draw.uniform(*np.log(STRENGTH)))
     ratio = np.clip(np.exp(draw.normal(-0.75, 0.35)), 0.2, 1.1)
     pale = strong * ratio
     for number, density in enumerate((strong, pale, 0.25 * strong, 0.5 * strong, strong, pale)):
         absorption[number] *= find_strength(absorption[number], bands @ matrix.T, density * gamma)
-    # Slides are scanned bright, photographs through a microscope are often dim, whatever the stain.
+    # Scans of slides are bright. Photographs through a microscope are often dim, whatever the stain.
     loss = rng.choice([0.0, 0.06, 0.25, 0.5], p=[0.3, 0.4, 0.15, 0.15]) * rng.random()
     tint = np.exp(rng.normal(0, draw.width * rng.choice([0.0, 0.012, 0.04, 0.12], p=[0.28, 0.42, 0.22, 0.08]), 3))
     exposure = 1.0 if draw.happens(0.7) else 1 + draw.upto(0.08)
@@ -148,7 +149,7 @@ def draw_physical_lab(rng: Generator) -> PhysicalLab:
 
 
 def find_strength(absorption: NDArray[np.float64], bands: NDArray[np.float64], density: float) -> float:
-    """Return how much of a dye (W,) has half a density in the channel that it darkens most, times two."""
+    """Return twice the amount of a dye (W,) that has half of `density` in the channel that it darkens most."""
     strengths = np.geomspace(0.02, 50, 400)
     light = (np.exp(-0.5 * strengths[:, None] * absorption) @ bands).min(axis=1)
     seen = np.maximum.accumulate(-np.log(np.clip(light, 1e-6, 1)))
@@ -162,7 +163,7 @@ def bump(center: float, width: float) -> NDArray[np.float64]:
 
 def draw_dyes(draw: Draw) -> NDArray[np.float64]:
     """Return (COLORANTS, W) absorption spectra, each with a largest value of 1."""
-    # Hematein's lakes absorb broadly; iron or aluminum, pH and age move the peak and raise the blue end.
+    # Lakes of hematein absorb broadly. Iron or aluminum, pH and age move the peak and raise the blue end.
     middle, width = draw.uniform(550, 612), draw.uniform(38, 70)
     ends = draw.uniform(0.05, 0.45) * bump(430, draw.uniform(40, 80)) + draw.uniform(0, 0.1)
     hematoxylin = bump(middle, width) + ends
@@ -176,7 +177,7 @@ def draw_dyes(draw: Draw) -> NDArray[np.float64]:
         eosin += draw.upto(0.35) * bump(draw.uniform(470, 490), 25)
     blood = 1.6 * bump(415, 18) + 0.45 * bump(542, 14) + 0.5 * bump(577, 12) + 0.1
     pigment = np.exp(-(WAVELENGTHS - 400) / draw.uniform(120, 260))
-    # Bound to other molecules, hematein absorbs at shorter wavelengths, and eosin at longer ones.
+    # Bound to other molecules, hematein absorbs at shorter wavelengths and eosin at longer ones.
     violet = bump(middle - draw.uniform(0, 20), width) + ends
     further = draw.uniform(0, 10)
     salmon = bump(peak + further, draw.uniform(18, 36)) + draw.uniform(0.1, 0.4) * bump(peak - 35 + further, 25)
@@ -206,7 +207,7 @@ def draw_color_matrix(draw: Draw) -> NDArray[np.float64]:
 
 
 def expose(amounts: Floats, lab: PhysicalLab) -> Floats:
-    """Return what the scanner stores of amounts (N, COLORANTS, H, W), (N, 3, H, W) in [0, 1], free of noise."""
+    """Return the scanner's images (N, 3, H, W) in [0, 1] of amounts (N, COLORANTS, H, W), without noise."""
     count, _, height, width = amounts.shape
     flat = amounts.transpose(0, 2, 3, 1).reshape(-1, COLORANTS)
     passed = np.exp(-(flat @ lab.absorption.astype(np.float32)))
@@ -237,7 +238,7 @@ def scan(images: Floats, lab: PhysicalLab, rng: Generator) -> list[Pixels]:
 
 
 def compress(levels: Pixels, jpeg: Jpeg | None) -> Pixels:
-    """Return an image as it comes back from a JPEG file."""
+    """Return an image as a JPEG file gives it back."""
     if jpeg is None:
         return levels
     with io.BytesIO() as file:

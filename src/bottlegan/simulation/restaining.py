@@ -1,8 +1,8 @@
 """Restaining by Macenko's method: how the paper makes its artificial styles, patch by patch.
 
-The method finds the two stains of a patch, takes the 99th percentile of each for strong, and mixes the amounts in these
-units with the stains of another lab. So whatever tissue a patch shows, its strongest stain is as strong as that of any
-other, and some pixels lie beyond either stain. No real lab is like that.
+The method finds the two stains of a patch, takes the 99th percentile of each as strong, and mixes the amounts in these
+units with the stains of another lab. So whatever tissue a patch shows, its strong stain equals that of any other patch,
+and some pixels lie beyond either stain. No real lab is like that.
 """
 
 import numpy as np
@@ -13,16 +13,16 @@ from bottlegan.stain.style import REFERENCE, list_stains
 Floats = NDArray[np.float32]
 
 STRONG = 99.0
-"""Percentile of a patch's pixels at which a stain is strong: 1."""
+"""Percentile of a patch's pixels at which a stain counts as strong, 1."""
 TAIL = 1.0
-"""Percentile of the hues of tissue, from either end, at which the stains lie."""
+"""Percentile of the hues of tissue, from either end, that give the stains."""
 PALE = 0.15
-"""Density of the palest channel up to which a pixel is no tissue."""
+"""Density of the palest channel up to which a pixel is not tissue."""
 LEAST_TISSUE = 200
-"""Pixels of tissue below which a patch has no stains to find."""
+"""Number of pixels of tissue below which no stains are sought."""
 TARGET = np.array([[1.332, 1.819, 0.913], [0.210, 1.240, 0.723]])
-"""(2, 3) densities of strong hematoxylin and eosin that the method goes to: what it finds in the one published image of
-the reference laboratory. `REFERENCE` is what our own, more robust variant finds."""
+"""(2, 3) densities of strong hematoxylin and eosin that the method aims at. It finds them in the one published image of
+the reference laboratory. `REFERENCE` holds those that our own, more robust variant finds."""
 TO_REFERENCE = TARGET @ np.linalg.pinv(list_stains(REFERENCE))
 """(2, 2) the same as amounts of the reference stain."""
 

@@ -1,7 +1,7 @@
-"""Whole slides of procedural tissue, drawn tile by tile: what benchmarks and tests run on, at any size.
+"""Whole slides of procedural tissue of any size, drawn tile by tile: for benchmarks and tests.
 
-A slide is a few charts of fixed size that say where tissue and pen are, relative to its size, and a few patches of
-tissue that are laid out over it, turned. A tile follows from these and its own place only: memory does not grow.
+A slide consists of a few charts of fixed size, which say where tissue and pen are, and of a few patches of tissue that
+are turned and laid out over it. A tile depends only on these and on its place, so memory does not grow.
 """
 
 import math
@@ -36,23 +36,23 @@ QUALITY = 80
 CHART = 1024
 """Side of the charts of a slide, in cells."""
 SHARE = 0.5
-"""How much of a slide is tissue."""
+"""Share of a slide that is tissue."""
 PATCHES = 16
-"""How many patches of tissue are drawn."""
+"""Number of patches of tissue."""
 SIDE = PITCH + 2 * MARGIN
-"""Of a patch, in pixels of the slide."""
+"""Side of a patch, in pixels of the slide."""
 PERIOD = 1024
 """Pixels after which ripples repeat."""
 ROUGH, LOUDEST = 10.0, 3.0
-"""Pixels by which an edge is rough, one standard deviation, and how many of these at most."""
+"""Roughness of an edge in pixels, one standard deviation, and the most standard deviations."""
 SOFT = 24.0
 """Pixels from an edge to full thickness."""
 CRISP = 5000
-"""Side of the smallest slide with such edges. On a smaller one they are narrower: it must not be all edge."""
+"""Side of the smallest slide with such edges. Smaller slides have narrower ones, or they would be all edge."""
 GRAIN = 1.2
 """Levels of scanner noise, one standard deviation."""
 STEP = 1 / 1024
-"""Of the scanner's curve, in optical density: fine enough to err by a sixth of a level."""
+"""Step of the scanner's curve, in optical density: the error is at most a sixth of a level."""
 SPECKS = 0.03
 """Share of tiles with a speck of dirt."""
 PENS = ((1.6, 0.55, 1.1), (1.7, 1.0, 0.25))
@@ -61,7 +61,7 @@ PENS = ((1.6, 0.55, 1.1), (1.7, 1.0, 0.25))
 
 @dataclass(frozen=True)
 class Scene:
-    """All that the tiles of a slide follow from."""
+    """Everything that determines the tiles of a slide."""
 
     size: int
     seed: int
@@ -70,7 +70,7 @@ class Scene:
     pen: Field
     """(CHART, CHART) distance from the edge of the pen's stroke in cells, positive inside."""
     kind: Field
-    """(CHART, CHART) from 0 to 1: what kind of tissue is where."""
+    """(CHART, CHART) from 0 to 1: the kind of tissue."""
     patches: Field
     """(PATCHES * SIDE * SIDE, 2) concentrations of all pixels of all patches, from one kind to the other."""
     rough: Field
@@ -100,13 +100,13 @@ def write_slide(
 
     Args:
         path: File to write, ending in .tif or .tiff.
-        size: Of the slide, `size` x `size` pixels of 0.5 um.
-        seed: Decides what is on it.
-        style: How it is stained and scanned.
-        quality: Of the JPEG tiles.
-        note: What to say in its description, beside what it is and how to draw it again.
-        threads: How many; one a core, if not given.
-        progress: Where to report.
+        size: Side of the slide, in pixels of 0.5 um.
+        seed: Determines the tissue.
+        style: Style of staining and scanning.
+        quality: Quality of the JPEG tiles.
+        note: More for its description, beside what it is and how to draw it again.
+        threads: Number of threads; by default one per core.
+        progress: Receives progress.
     """
     check_target(path, choose_format(path))
     if not SMALLEST <= size <= LARGEST:
@@ -131,7 +131,7 @@ def draw_scene(size: int, seed: int, style: Style, progress: Progress | None = N
     kind = special.ndtr(noise(rng, CHART, CHART / 5)).astype(np.float32)
     rough = np.clip(0.4 * ripple(rng, 3) + ripple(rng, 12), -LOUDEST, LOUDEST)
     bend = np.stack([70 * ripple(rng, 90) + 15 * ripple(rng, 20) for _ in range(2)])
-    # In parts of a pixel that add up exactly, wherever a tile begins.
+    # In fractions of a pixel that add up exactly wherever a tile begins.
     bend = np.clip(np.round(16 * bend) / 16, FADE - MARGIN, MARGIN - FADE)
     stains = stain_densities(style).numpy()
     densities = np.stack([*stains, PENS[rng.integers(len(PENS))], np.array(style.offset) @ stains])
@@ -170,22 +170,22 @@ def draw_pieces(rng: Generator) -> Field:
         away = np.hypot(along, across) / rng.uniform(0.85, 1.15)
         second = np.minimum(second, np.maximum(nearest, away))
         nearest = np.minimum(nearest, away)
-    # As wavy as the pieces, but less: the slide ends in glass all around.
+    # Wavy like the pieces, but less so: the slide has glass along all its edges.
     between = 0.6 * axes + 0.4 * np.stack([row, column])
     border = np.minimum(between, 1 - between).min(axis=0)
     tear = np.abs(noise(rng, CHART, 120)) < 0.03 * np.maximum(noise(rng, CHART, 150) - 0.5, 0)
     free = (second - nearest > 0.03) & (border > 0.06) & ~tear
-    # What is nearest to a center, as much as gives the share that is wanted.
+    # The cells nearest to a center, as many as make up the share of tissue.
     tissue = free & (nearest < np.quantile(nearest[free], min(1, SHARE / free.mean())))
     distance = ndimage.distance_transform_edt(tissue) - ndimage.distance_transform_edt(~tissue)
     return np.asarray(ndimage.gaussian_filter(distance, 1.5), np.float32)
 
 
 def draw_pen(rng: Generator, tissue: Field) -> Field:
-    """Return how deep in the pen's stroke each cell of the chart is: it follows a part of the tissue's outline."""
+    """Return how deep in the pen's stroke each cell of the chart is. It follows part of the tissue's outline."""
     row, column = np.indices(tissue.shape) - CHART / 2
     away = np.angle(np.exp(1j * (np.arctan2(row, column) - rng.uniform(-np.pi, np.pi))))
-    # No hand follows each wiggle.
+    # No hand follows every wiggle.
     outline = np.abs(ndimage.gaussian_filter(tissue, CHART / 60) + CHART / 100) < 1
     label, _ = ndimage.label(outline & (np.abs(away) < 0.6), np.ones((3, 3)))
     line = label == 1 + np.bincount(label.ravel())[1:].argmax()
@@ -241,7 +241,7 @@ def draw_layers(scene: Scene, tile: Region) -> Field:
     layers = np.zeros((tile.height, tile.width, 3), np.float32)
     thickness = find_cover(scene, scene.tissue, ROUGH, tile)
     if thickness is not None:
-        # Bent borders show cells that the tile itself does not touch.
+        # Bent borders bring in cells that the tile itself does not touch.
         top, left = (tile.y - MARGIN) // PITCH, (tile.x - MARGIN) // PITCH
         rows = range(top, (tile.y + tile.height + MARGIN) // PITCH + 1)
         columns = range(left, (tile.x + tile.width + MARGIN + PITCH // 2) // PITCH + 1)
@@ -255,7 +255,7 @@ def draw_layers(scene: Scene, tile: Region) -> Field:
 
 
 def find_cover(scene: Scene, chart: Field, rough: float, tile: Region) -> Field | None:
-    """Return how much of each pixel (H, W) is covered by what a chart shows, or nothing if none is."""
+    """Return how much of each pixel (H, W) a chart's tissue or pen covers, or None if it covers none."""
     scale, narrow = scene.size / CHART, min(1.0, scene.size / CRISP)
     swing, soft = narrow * rough, narrow * SOFT
     rows = slice(max(0, int(tile.y / scale) - 1), int((tile.y + tile.height) / scale) + 2)
@@ -271,10 +271,10 @@ def find_cover(scene: Scene, chart: Field, rough: float, tile: Region) -> Field 
 
 
 def choose_patch(scene: Scene, row: int, column: int) -> tuple[int, int, int]:
-    """Return what a cell shows: its first pixel in the patches, and how far the next below and beside it are."""
+    """Return a cell's first pixel in the patches, and the distances to the next pixels below and beside it."""
     rng = numpy_stream(scene.seed, "cell", row, column)
     y, x = (min(max(int((each + 0.5) * PITCH / scene.size * CHART), 0), CHART - 1) for each in (row, column))
-    # Neighbors are of a similar kind, but seldom the same.
+    # Neighbors show similar tissue, but seldom the same.
     patch = int(np.clip(PATCHES * scene.kind[y, x] + rng.normal(0, 2.5), 0, PATCHES - 1))
     upward, leftward, swapped = rng.random(3) < 0.5
     below, beside = -SIDE if upward else SIDE, -1 if leftward else 1

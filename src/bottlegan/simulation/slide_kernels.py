@@ -1,7 +1,8 @@
-"""The loops that draw a tile of a synthetic slide, compiled: they touch each pixel once, and run beside other threads.
+"""Compiled loops that draw a tile of a synthetic slide: they visit each pixel once and run beside other threads.
 
-A file of its own, as importing the compiler takes a while, and most commands never need it. Tissue is a wall of cells
-that each show one patch, odd rows half a cell to the left; borders between them are bent, and fade into one another.
+They have a file of their own, because importing the compiler takes a while and most commands never need it. Tissue is
+a wall of cells, each of which shows one patch. Odd rows start half a cell to the left. Borders between cells are bent,
+and cells fade into one another.
 """
 
 import numpy as np
@@ -11,11 +12,11 @@ from numpy.typing import NDArray
 from bottlegan.simulation.tissue_parts import Field
 
 PITCH, MARGIN = 512, 192
-"""Pixels from cell to cell, and of the patch around its cell, which show where borders are bent."""
+"""Pixels from cell to cell, and of the patch beyond its cell, which bent borders show."""
 FADE = 10
-"""Pixels on each side of a border that are mixed."""
+"""Pixels on each side of a border where two cells are mixed."""
 DICE = 6
-"""Random bytes that a pixel takes: one for each layer of color, then one for each channel."""
+"""Random bytes per pixel: one for each layer of color, then one for each channel."""
 
 HALF, ZERO, ONE = np.float32(0.5), np.float32(0), np.float32(1)
 
@@ -23,15 +24,15 @@ HALF, ZERO, ONE = np.float32(0.5), np.float32(0), np.float32(1)
 @njit(
     types.void(float32[:, ::1], float32[:, ::1], float32[:, ::1], float64, float64, float64, int64, int64), nogil=True
 )
-def cover(  # noqa: PLR0917 - what is compiled has no keyword-only arguments
+def cover(  # noqa: PLR0917 - compiled functions have no keyword-only arguments
     output: Field, chart: Field, ripple: Field, scale: float, swing: float, soft: float, top: int, left: int
 ) -> None:  # pragma: no cover
-    """Write how much of each pixel is covered by what a chart shows, from 0 to 1.
+    """Write how much of each pixel a chart's tissue or pen covers, from 0 to 1.
 
     Args:
         output: (H, W) of the tile.
         chart: (N, N) distance from the edge in cells, positive inside; linear between the middles of cells.
-        ripple: (P, P) by which the edge is rough, periodic; P is a power of 2.
+        ripple: (P, P) by which the edge is rough, periodic; P is a power of two.
         scale: Pixels of a cell of the chart.
         swing: Pixels of a ripple of 1.
         soft: Pixels from the edge to where all is covered.
@@ -55,7 +56,7 @@ def cover(  # noqa: PLR0917 - what is compiled has no keyword-only arguments
 
 @njit(float32(float32), nogil=True)
 def _share(inside: np.float32) -> np.float32:  # pragma: no cover
-    """Return how much of a cell is seen so far from its first border: half of it there."""
+    """Return how much of a cell shows at a distance from its first border: one half at the border."""
     return min(max(HALF + HALF * min(inside, np.float32(PITCH) - inside) / np.float32(FADE), ZERO), ONE)
 
 
@@ -73,7 +74,7 @@ def _share(inside: np.float32) -> np.float32:  # pragma: no cover
     ),
     nogil=True,
 )
-def lay(  # noqa: PLR0917 - what is compiled has no keyword-only arguments
+def lay(  # noqa: PLR0917 - compiled functions have no keyword-only arguments
     output: Field,
     patches: Field,
     cells: NDArray[np.int64],
@@ -89,13 +90,13 @@ def lay(  # noqa: PLR0917 - what is compiled has no keyword-only arguments
     Args:
         output: (H, W, layers) of the tile; must be 0.
         patches: (N, 2) concentrations of all pixels of all patches.
-        cells: (rows, columns, 3) around the tile: which pixel is first, and how far the next below and beside it are.
+        cells: (rows, columns, 3) around the tile: the first pixel, and the distances to the next below and beside it.
         bend: (2, P, P) pixels by which borders are bent, periodic; P is a power of 2.
-        thickness: (H, W) of the tissue; where it is 0, there is none.
+        thickness: (H, W) of the tissue; 0 where there is none.
         top: First row of the tile.
         left: First column of the tile.
-        first_row: Which row of the wall `cells` begins with.
-        first_column: Which column of the wall `cells` begins with.
+        first_row: First row of the wall in `cells`.
+        first_column: First column of the wall in `cells`.
     """
     wrap, fade, inverse = bend.shape[1] - 1, np.float32(FADE), np.float32(1 / PITCH)
     down, right = top - first_row * PITCH, left - first_column * PITCH
@@ -106,7 +107,7 @@ def lay(  # noqa: PLR0917 - what is compiled has no keyword-only arguments
                 continue
             row = np.float32(down + y) + bend_down[(left + x) & wrap]
             column = np.float32(right + x) + bend_right[(left + x) & wrap]
-            # The cells that are seen here: one, but two beside a border, and three where borders meet.
+            # The cells that show here: one, two beside a border, three where borders meet.
             upper, lower = int((row - fade) * inverse), int((row + fade) * inverse)
             for i in range(upper, lower + 1):
                 part = thickness[y, x] * (ONE if upper == lower else _share(row - np.float32(i * PITCH)))
@@ -130,14 +131,14 @@ def lay(  # noqa: PLR0917 - what is compiled has no keyword-only arguments
 def develop(
     layers: Field, densities: Field, curve: Field, dice: NDArray[np.uint8], noise: Field
 ) -> NDArray[np.uint8]:  # pragma: no cover
-    """Return what a scanner sees of layers of color, (H, W, 3) levels.
+    """Return layers of color as a scanner sees them, (H, W, 3) levels.
 
     Args:
         layers: (H, W, 3) concentrations.
         densities: (4, 3) optical density of each layer at concentration 1, and of bare glass, in steps of the curve.
         curve: (3, K) level of each channel by optical density.
         dice: (H, W, DICE) random bytes.
-        noise: (2, 256) what each byte multiplies a concentration by, and what it adds to a level.
+        noise: (2, 256) the factor of a concentration and the addition to a level, by random byte.
     """
     height, width = layers.shape[:2]
     output = np.empty((height, width, 3), np.uint8)

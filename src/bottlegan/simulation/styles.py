@@ -1,6 +1,7 @@
-"""Simulated staining styles as images: what a lab and its scanner make of the same tissue.
+"""Simulated staining styles as images: how a lab and its scanner show the same tissue.
 
-Tissue is a map of hematoxylin and eosin concentrations, 1 where a stain is strong. A style says what light is left:
+Tissue is a map of hematoxylin and eosin concentrations, 1 where a stain is strong. A style determines the light that
+is left:
 
     density = (concentration + offset) . stains,   rgb = white * intensity(density) ** gamma.
 """
@@ -13,12 +14,12 @@ from bottlegan.stain.style import Style
 
 
 def stain_densities(style: Style) -> Tensor:
-    """Return the optical densities (2, 3), float64, of the style's hematoxylin and eosin where they are strong."""
+    """Return the optical densities (2, 3), float64, of the style's strong hematoxylin and eosin."""
     return torch.tensor([style.hematoxylin, style.eosin], dtype=torch.float64)
 
 
 def render(concentration: Tensor, style: Style, noise: torch.Generator | None = None) -> Tensor:
-    """Return what the style's scanner sees, (N, 3, H, W) in [0, 1], of concentrations (N, 2, H, W).
+    """Return the images (N, 3, H, W) in [0, 1] that the style's scanner takes of concentrations (N, 2, H, W).
 
     With a `noise` generator, each pixel's concentrations vary by the style's pixel noise.
     """

@@ -1,8 +1,9 @@
-"""Procedural H&E prostate tissue: what demos and tests run on, and what a network learns from without any patient data.
+"""Procedural H&E prostate tissue: for demos, tests and training without any patient data.
 
-A patch is drawn as CONCENTRATIONS of hematoxylin and eosin, so the same tissue exists in every staining style: glands
-with lumen and epithelium, fibrous stroma, vessels, fat, lymphocytes, at about 10x magnification (1 um a pixel). It is
-drawn from the large to the small: plan -> objects and distances -> fiber directions -> texture -> nuclei -> optics.
+A patch is drawn as CONCENTRATIONS of hematoxylin and eosin, so the same tissue exists in every staining style. It
+shows glands with lumen and epithelium, fibrous stroma, vessels, fat and lymphocytes at about 10x magnification (1 um a
+pixel). Drawing goes from large to small: plan -> objects and distances -> fiber directions -> texture -> nuclei ->
+optics.
 """
 
 from dataclasses import dataclass
@@ -34,7 +35,7 @@ from bottlegan.simulation.tissue_parts import (
 )
 
 SMALLEST = 64
-"""The smallest patch, in pixels: below it there is no room for a gland."""
+"""Side of the smallest patch, in pixels: a smaller one has no room for a gland."""
 
 SOLID = 1000.0
 """A thickness of epithelium that fills any gland."""
@@ -54,22 +55,22 @@ class Tissue:
 
 @dataclass(frozen=True)
 class Habit:
-    """How one kind of hollow thing grows; pairs are ranges."""
+    """How one kind of hollow object grows; pairs are ranges."""
 
     spacing: tuple[float, float]
     """Distance between neighbors."""
     radius: tuple[float, float]
     """Radius relative to that distance."""
     aspect: float
-    """The largest length over width."""
+    """Largest ratio of length to width."""
     wobble: float
-    """How irregular the outline is."""
+    """Irregularity of the outline."""
     folds: int
-    """The number of infoldings of the outline."""
+    """Number of infoldings of the outline."""
     gap: tuple[float, float]
-    """Width of the stroma left between two that touch."""
+    """Width of the stroma between two objects that touch."""
     thickness: tuple[float, float]
-    """Thickness of the wall: of the epithelium, for a gland."""
+    """Thickness of the wall; for a gland, of the epithelium."""
     cover: tuple[float, float]
     """Share of the patch where this kind grows."""
 
@@ -146,7 +147,7 @@ def draw_tissue(seed: int, index: int, size: int = 448) -> Tissue:
 
 
 def plan_objects(rng: Generator, size: int, heading: float) -> Objects:
-    """Return what is hollow in a patch, lying along `heading`: one kind of gland, at times a second, or none."""
+    """Return the hollow objects of a patch, along `heading`: one kind of gland, sometimes a second, or none."""
     kinds = ["vessel"]
     kinds += rng.choice([*KINDS[:GLANDS], "none"], 1, p=[0.42, 0.12, 0.23, 0.07, 0.16]).tolist()
     extra = (("acinar", 0.15), ("benign", 0.2), ("tear", 0.3), ("fat", 0.08))
@@ -155,7 +156,7 @@ def plan_objects(rng: Generator, size: int, heading: float) -> Objects:
     shapes = Shapes(*(np.concatenate([getattr(some, name) for _, some in grown]) for name in Shapes.__annotations__))
     kind = np.concatenate([np.full(len(some), number, np.int32) for number, some in grown])
     count = len(kind)
-    # A patch has a habitus of its own, and its glands vary around it: labs see patients, not averages.
+    # Each patch has its own habit, around which its glands vary: labs see patients, not averages.
     thinnest, thickest = np.array([HABITS[name].thickness for name in KINDS])[kind].T
     thickness = thinnest + (thickest - thinnest) * np.clip(rng.uniform() + rng.normal(0, 0.2, count), 0, 1)
     rows = np.where(thickness == SOLID, SOLID, np.clip(rng.normal(1.9, 0.5) + rng.normal(0, 0.3, count), 1, 3.5))
@@ -205,7 +206,7 @@ def lay_out(rng: Generator, size: int, objects: Objects, heading: float) -> Layo
     holes = gland & (depth > 5) & rasterize_disks(rng, size, rng.uniform(25, 50), rng.uniform(0.1, 0.9))
     hollow = (label > 0) & (depth > objects.thickness[label] * ragged) | (holes & (objects.thickness[label] == SOLID))
     down, right = direction(depth - outside)
-    # Fibers follow a broad flow, and bend around what is in their way; angles average as doubled vectors.
+    # Fibers follow a broad flow and bend around obstacles; angles average as doubled vectors.
     flow = heading + 0.4 * noise(rng, size, 250) + 0.15 * noise(rng, size, 60)
     bend = 3 * np.exp(-outside / 12)
     tangent = np.arctan2(right, -down)
@@ -217,7 +218,7 @@ def lay_out(rng: Generator, size: int, objects: Objects, heading: float) -> Layo
 
 
 def find_glass(rng: Generator, size: int) -> Mask:
-    """Return where the patch looks past the edge of the tissue at the bare glass: nowhere, in most patches."""
+    """Return where the patch shows bare glass beyond the edge of the tissue: nowhere in most patches."""
     if rng.random() > 0.07:
         return np.zeros((size, size), np.bool_)
     slope = np.linspace(-1, 1, size)
@@ -226,7 +227,7 @@ def find_glass(rng: Generator, size: int) -> Mask:
 
 
 def rasterize_disks(rng: Generator, size: int, spacing: float, share: float) -> Mask:
-    """Return round things of many sizes, apart by `spacing`: the lumina of cribriform epithelium, or concretions."""
+    """Return round shapes of many sizes, `spacing` apart: the lumina of cribriform epithelium, or concretions."""
     center = points(rng, size, spacing)
     center = center[rng.random(len(center)) < share]
     count = len(center)
@@ -242,14 +243,14 @@ def draw_stroma(rng: Generator, size: int, layout: Layout) -> Field:
     hair = smear(rng.standard_normal((size, size), np.float32), layout.angle, (1, 1.5))
     fiber = smear(noise(rng, size, 1.5), layout.angle, (2, 4, 8))
     bundle = smear(noise(rng, size, 5), layout.angle, (4, 8, 16))
-    # Walls of vessels are dense; the tissue around may be anything from dense to loose.
+    # The walls of vessels are dense; the tissue around them is anything from dense to loose.
     loose = np.clip(rng.beta(0.9, 2.7) + 0.15 * noise(rng, size, 90), 0, 1) * (layout.label == 0)
     level = np.clip(rng.normal(0.745, 0.03), 0.5, 0.95) * (1 - 0.25 * loose + 0.06 * noise(rng, size, 60))
     # Dense fibers saturate, the gaps between them do not.
     weave = 0.11 * hair + 0.17 * fiber + 0.12 * bundle
     eosin = level * (1 + np.where(weave > 0, 0.7, 1.3) * weave)
     cleft = np.clip(0.6 * (0.3 * hair + 0.9 * fiber + 0.6 * bundle - 1.8 + 3.4 * loose), 0, 1)
-    # A gland has often shrunk away from its stroma and left a pale rim.
+    # Glands often shrink away from their stroma and leave a pale rim.
     rim = (layout.outside < 1.5) * np.clip(noise(rng, size, 25) - 0.3, 0, 1)
     eosin *= 1 - 0.92 * np.maximum(cleft, rim)
     grain = 0.4 * rng.standard_normal((size, size), np.float32) + 0.35 * noise(rng, size, 3)
@@ -269,7 +270,7 @@ def draw_epithelium(rng: Generator, concentration: Field, layout: Layout, object
 
 
 def draw_hollows(rng: Generator, concentration: Field, layout: Layout) -> None:
-    """Empty the lumina down to bare glass, then fill some: secretion and concretions in glands, blood in vessels."""
+    """Empty the lumina to bare glass, then fill some: glands with secretion and concretions, vessels with blood."""
     size = concentration.shape[-1]
     count = int(layout.label.max()) + 1
 
@@ -290,14 +291,14 @@ def draw_hollows(rng: Generator, concentration: Field, layout: Layout) -> None:
     stone = gland & each(rng.random(count) < 0.12) & rasterize_disks(rng, size, 45, 0.5)
     crack = np.exp(-2 * np.clip(smear(noise(rng, size, 3), layout.angle, (2, 4, 8)) - 1, 0, 1))
     concentration[:, stone] = np.array([[0.2], [0.82]], np.float32) * crack[stone]
-    # Packed red blood cells take the strongest eosin of all.
+    # Packed red blood cells take up the most eosin of all.
     blood = layout.hollow & (layout.kind == KINDS.index("vessel")) & each(rng.random(count) < 0.3)
     cells = np.exp(0.2 * noise(rng, size, 2.5) + 0.1 * rng.standard_normal((size, size), np.float32))
     concentration[:, blood] = np.array([[0.08], [0.95]], np.float32) * cells[blood]
 
 
 def draw_nuclei(rng: Generator, concentration: Field, layout: Layout, objects: Objects) -> Field:
-    """Draw every nucleus over what is there: epithelial, stromal, inflammatory; return their share of each pixel."""
+    """Draw all nuclei over the tissue: epithelial, stromal, inflammatory. Return their share of each pixel."""
     size = concentration.shape[-1]
     groups = [
         epithelial_nuclei(rng, size, layout, objects),
@@ -310,7 +311,7 @@ def draw_nuclei(rng: Generator, concentration: Field, layout: Layout, objects: O
     # The darker a nucleus, the less room for eosin.
     nuclear = np.stack([hematoxylin, np.maximum(0.36 - 0.32 * hematoxylin + 0.1 * noise(rng, size, 3), 0)])
     concentration += opacity * (nuclear - concentration)
-    # Around a nucleus lies its cell, which also takes some hematoxylin.
+    # The cell around a nucleus also takes up some hematoxylin.
     concentration[0] += 0.1 * ndimage.gaussian_filter(opacity, 1.5) * ~layout.hollow
     return opacity
 
@@ -366,11 +367,11 @@ def lymphocytes(rng: Generator, size: int, layout: Layout) -> Nuclei:
 
 
 def scan(rng: Generator, concentration: Field) -> Field:
-    """Return what a scanner sees of concentrations: slight blur, then noise that grows with density."""
+    """Return concentrations as a scanner sees them: slightly blurred, with noise that grows with density."""
     blurred = ndimage.gaussian_filter(concentration, (0, 0.35, 0.35))
     grain = rng.standard_normal(concentration.shape, np.float32)
-    # So much noise in eosin that its strongest pixels are as far above the rest as in real tissue: these are what
-    # estimates of a stain's strength go by.
+    # Enough noise in eosin that its strongest pixels stand out as far as in real tissue: estimates of a stain's
+    # strength depend on them.
     floor, share = np.array([[0.005, 0.002], [0.04, 0.13]], np.float32)[..., None, None]
     sigma = floor + share * blurred
     return np.asarray(np.maximum(blurred + sigma * grain, 0), np.float32)

@@ -17,7 +17,7 @@ Labels = NDArray[np.int32]
 Scalar = TypeVar("Scalar", bound=np.generic)
 
 DIRECTIONS = 180
-"""The number of directions in which an outline gives its radius."""
+"""Number of directions in which an outline gives its radius."""
 
 
 @dataclass(frozen=True)
@@ -29,13 +29,13 @@ class Shapes:
     radius: Field
     """(N,) mean radii."""
     aspect: Field
-    """(N,) length over width, at least 1."""
+    """(N,) ratios of length to width, at least 1."""
     angle: Field
     """(N,) directions of the long axis."""
     outline: Field
     """(N, DIRECTIONS) radius in each direction, relative to the mean."""
     gap: Field
-    """(N,) widths of the seam left where it would touch another."""
+    """(N,) widths of the seam where it would touch another."""
 
     def __len__(self) -> int:
         """Return N."""
@@ -57,7 +57,7 @@ class Nuclei:
     hematoxylin: Field
     """(N,) concentrations at the rim."""
     pale: Field
-    """(N,) in [0, 1]: how much of it the middle lacks, where chromatin is open."""
+    """(N,) in [0, 1]: the share of it that the middle lacks, where chromatin is open."""
 
 
 def noise(rng: Generator, size: int, scale: float) -> Field:
@@ -65,7 +65,7 @@ def noise(rng: Generator, size: int, scale: float) -> Field:
     count = int(np.ceil(size / scale)) + 4
     position = np.arange(size, dtype=np.float32) / scale + np.float32(1 + rng.random())
     reach = np.abs(position[:, None] - np.arange(count, dtype=np.float32))
-    # The cubic B-spline; rows scaled to unit length give every pixel the same variance wherever it falls on the grid.
+    # The cubic B-spline. Rows of unit length give every pixel the same variance wherever it falls on the grid.
     outer, inner = np.maximum(2 - reach, 0), np.maximum(1 - reach, 0)
     spline = outer * outer * outer - 4 * inner * inner * inner
     spline /= np.linalg.norm(spline, axis=1, keepdims=True)
@@ -75,7 +75,7 @@ def noise(rng: Generator, size: int, scale: float) -> Field:
 def smear(field: Field, angle: Field, steps: tuple[float, ...]) -> Field:
     """Return `field` averaged along the lines of `angle` and scaled to zero mean and unit variance: fibers.
 
-    Each step averages three samples that far apart, so doubling steps reach far along a line with few passes.
+    Each step averages three samples at that distance, so doubling steps reach far along a line in few passes.
     """
     size = field.shape[0]
     row, column = np.indices(field.shape, np.float32)
@@ -92,7 +92,7 @@ def smear(field: Field, angle: Field, steps: tuple[float, ...]) -> Field:
 
 
 def points(rng: Generator, size: int, spacing: float, jitter: float = 0.35) -> Field:
-    """Return (N, 2) positions on a shaken hexagonal grid that also covers a margin of one spacing around the patch."""
+    """Return (N, 2) positions on a jittered hexagonal grid that covers the patch and a margin of one spacing."""
     rows = np.arange(-spacing, size + spacing, spacing * 0.87)
     columns = np.arange(-spacing, size + spacing, spacing)
     grid = np.stack(np.meshgrid(rows, columns, indexing="ij"), -1)
@@ -155,7 +155,7 @@ def stamp(nuclei: Nuclei, size: int) -> tuple[Field, Field]:
     opacity, hematoxylin = np.zeros((2, size * size), np.float32)
     reach = int(np.ceil(nuclei.length.max(initial=1))) + 1
     offset = np.arange(-reach, reach + 1, dtype=np.int32)
-    # In batches, because each nucleus takes a whole window of scratch memory.
+    # In batches, because each nucleus needs a whole window of scratch memory.
     for start in range(0, len(nuclei.center), 2048):
         center, length, width, angle, rim, pale = (
             getattr(nuclei, name)[start : start + 2048, ..., None, None] for name in Nuclei.__annotations__
@@ -165,7 +165,7 @@ def stamp(nuclei: Nuclei, size: int) -> tuple[Field, Field]:
         down, right = (rows - center[:, 0]).astype(np.float32), (columns - center[:, 1]).astype(np.float32)
         cosine, sine = np.cos(angle), np.sin(angle)
         away = np.hypot((right * cosine + down * sine) / length, (down * cosine - right * sine) / width)
-        # One pixel of soft edge: what a pixel that the outline crosses sees.
+        # One pixel of soft edge, as a pixel that the outline crosses shows it.
         cover = np.clip(0.5 + (1 - away) * width, 0, 1)
         hit = (cover > 0) & (rows >= 0) & (rows < size) & (columns >= 0) & (columns < size)
         pixel = (rows * size + columns)[hit]
