@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from bottlegan.models.document import PRIOR
 from bottlegan.models.encoder import sigmoid
 from bottlegan.models.weights import read_weights
-from bottlegan.onboarding.fit import LabLook, look_at_lab, measure_gain
+from bottlegan.onboarding.fit import LabLook, look_at_lab, measure_gain, measure_grain
 from bottlegan.onboarding.settle import ENOUGH, USUAL_ERROR, average_classes, find_nuclei
 from bottlegan.onboarding.verdict import GOOD_ERROR
 from bottlegan.simulation.lab import draw_labs
@@ -40,11 +40,13 @@ def main() -> None:
     means = np.stack([classes for look in stained if (classes := read_classes(look, encoders[0]["basis"])) is not None])
     np.set_printoptions(precision=3, suppress=True)
     print(f"{len(stained)} labs of H&E, {len(others)} of something else")
-    print("expected errors, 10, 50, 75, 90 %:", np.quantile(errors, [0.1, 0.5, 0.75, 0.9]))
+    print("expected errors, 10, 50, 75, 90, 99 %:", np.quantile(errors, [0.1, 0.5, 0.75, 0.9, 0.99]))
     print("share of labs below USUAL_ERROR:", (errors < USUAL_ERROR).mean())
     print(f"TYPICAL and VARIATION, of {len(means)} labs:", means.mean(0).tolist(), means.std(0).tolist(), sep="\n")
     print("share below GOOD_ERROR:", (errors < GOOD_ERROR).mean())
     print("gain, 99th percentile:", np.quantile([measure_gain(look.look.maps.normalize) for look in stained], 0.99))
+    grain = [measure_grain(look.look.maps.normalize, look.sight.density[0]).max() for look in stained]
+    print("grain, 99th percentile, for MOST_GRAIN:", np.quantile(grain, 0.99))
     for name, group in (("H&E", stained), ("something else", others)):
         chance = [float(sigmoid(look.look.is_he)[0]) for look in group] or [np.nan]
         print(f"probability of H&E, 1, 5, 50, 95, 99 % of {name}:", np.quantile(chance, [0.01, 0.05, 0.5, 0.95, 0.99]))

@@ -26,11 +26,14 @@ def look_together(encoders: Encoders, sight: Sight) -> Look:
         for way, density in enumerate((tissue, maps.normalize(tissue)))
     ]
     squares = np.mean([np.exp(2 * each.log_errors) for each in looks], axis=0) + np.stack(apart, axis=1)
-    return Look(
-        maps,
-        0.5 * np.log(squares),
-        *(np.mean([getattr(each, name) for each in looks], axis=0) for name in ("is_he", "amounts", "nuclear")),
-    )
+    amounts, nuclear = (np.mean([getattr(each, name) for each in looks], axis=0) for name in ("amounts", "nuclear"))
+    return Look(maps, 0.5 * np.log(squares), agree_on_he([each.is_he for each in looks]), amounts, nuclear)
+
+
+def agree_on_he(logits: Sequence[Floats]) -> Floats:
+    """Return the mean of several logits (B,) of whether this is H&E; below even odds only where all of them are."""
+    mean = np.mean(logits, axis=0)
+    return np.where(np.max(logits, axis=0) < 0, mean, np.maximum(mean, 0))
 
 
 def find_glass_together(encoders: Encoders, density: Floats, roughness: Floats) -> Floats:

@@ -165,6 +165,13 @@ def keep_white(normalize: AffineMap, center: Floats) -> AffineMap:
     return AffineMap(normalize.matrix + along[:, :, None] * excess[:, None], normalize.bias - excess)
 
 
+def measure_grain(normalize: AffineMap, tissue: Floats) -> Floats:
+    """Return the grain (3,) of tissue, (P, VIEWS, 3) densities, in the directions in which a map stretches it."""
+    left, values, _ = np.linalg.svd(normalize.matrix[0])
+    fine = (tissue[:, 0] - tissue[:, 1]) @ left
+    return np.asarray(values * np.sqrt(np.mean(fine**2, axis=0)))
+
+
 def limit_grain(normalize: AffineMap, center: Floats, tissue: Floats) -> AffineMap:
     """Return a map that makes no direction of color grainier than `MOST_GRAIN`; what becomes of `center` (1, 3) stays.
 
@@ -173,7 +180,6 @@ def limit_grain(normalize: AffineMap, center: Floats, tissue: Floats) -> AffineM
     how far pixels are from the mean of those around them.
     """
     left, values, right = np.linalg.svd(normalize.matrix)
-    fine = (tissue[:, 0] - tissue[:, 1]) @ left[0]
-    grain = values * np.sqrt(np.mean(fine**2, axis=0))
-    matrix = (left * (values * np.minimum(1, MOST_GRAIN / np.maximum(grain, 1e-9)))[:, None]) @ right
+    factors = np.minimum(1, MOST_GRAIN / np.maximum(measure_grain(normalize, tissue), 1e-9))
+    matrix = (left * (values * factors)[:, None]) @ right
     return AffineMap(matrix, normalize(center[:, None])[:, 0] - (center[:, None] @ matrix)[:, 0])

@@ -8,7 +8,7 @@ the expected error, of darkness and of what is likely H&E were drawn on simulate
 from dataclasses import dataclass
 from enum import StrEnum
 
-GOOD_ERROR = 20.0
+GOOD_ERROR = 21.5
 """Expected root mean square error, in levels of 255, below which a style is good, as in 99 of 100 simulated labs."""
 GOOD_GAIN = 4.0
 """Noise gain up to which a style is good: above, noise that nobody sees before may be seen after."""
@@ -22,7 +22,7 @@ LEAST_CONTRAST = 0.06
 MOST_DARKNESS = 3.0
 """Median density, a twentieth of the light, from which on the background is dark, as in fluorescence: more than in any
 of 223 simulated labs of H&E."""
-LIKELY_HE = 0.88
+LIKELY_HE = 0.8
 """Probability of being H&E up to which a style is uncertain: below that of 99 in 100 simulated labs of H&E."""
 LEAST_HE = 0.5
 """The same, below which images are refused: they are more likely something else."""

@@ -40,7 +40,7 @@ SHOWN = 192
 """Side of the part of a patch that a lab shows."""
 PHYSICAL, ARTIFICIAL = 0.62, 0.31
 """Shares of physical and artificial labs; the others are not H&E."""
-RESTAINED = 0.6
+RESTAINED = 0.85
 """Share of the artificial labs whose patches are restained by Macenko's method, as the paper does."""
 TISSUES = 64
 """Number of patches that a batch of labs draws from."""
