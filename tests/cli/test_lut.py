@@ -1,11 +1,11 @@
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from bottlegan.cli import main as cli
 from bottlegan.colormap.checks import MapChecks, check_map
@@ -13,8 +13,7 @@ from bottlegan.colormap.cube import read_cube
 from bottlegan.colormap.levels import Floats
 from bottlegan.colormap.table import ColorMap
 from bottlegan.imaging.files import Pixels, read_image
-from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 
 
@@ -26,7 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, draw_model: Callable[..., BottleGAN]) -> Path:
     """A folder with a model of two styles, one of a single style, one of none, and one that sees other pixels."""
     folder = tmp_path_factory.mktemp("lut")
     for name, styles, statistics in (
@@ -35,13 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("none", [], "frozen"),
         ("paper", ["a"], "instance"),
     ):
-        generator = GeneratorConfig(width=4, depth=1, mapping=3, statistics=statistics)  # type: ignore[arg-type]
-        random = torch.Generator().manual_seed(0)
-        model = build_model(ModelConfig(code_size=3, generator=generator), styles, random)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.2, generator=random)
-        assert isinstance(model, BottleGAN)
-        model.save(folder / f"{name}.safetensors")
+        draw_model(styles, statistics, 0.2).save(folder / f"{name}.safetensors")
     (folder / "broken.cube").write_text("LUT_3D_SIZE 2\n0 0 0\n")
     return folder
 

@@ -109,7 +109,7 @@ def test_with_fewer_than_two_thirds_nothing_is_summed(
     clients: dict[str, Client], plan: FederationConfig, tmp_path: Path
 ) -> None:
     gone = dict.fromkeys(sorted(clients)[:2], "train")
-    with pytest.raises(FederationError, match="3 labs have answered to train, at least 4 are needed"):
+    with pytest.raises(FederationError, match="3 labs have answered 'train', at least 4 are needed"):
         run(Watched(clients, gone), plan, tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_a_wrong_share_or_update_is_found(clients: dict[str, Client], plan: Fede
 
     exchange = Watched(clients)
     exchange.change = spoil("unmask")
-    with pytest.raises(FederationError, match=r"the shares of .* do not fit together"):
+    with pytest.raises(FederationError, match=r"the shares of .* do not match"):
         run(exchange, plan, tmp_path / "share")
 
     def scream(name: str, request: Request, reply: Reply | Absence) -> Reply | Absence:
@@ -286,7 +286,7 @@ def test_noise_is_as_strong_as_it_is_said(
 
 
 def test_robust_rules_and_too_few_labs_are_refused_by_name(plan: FederationConfig) -> None:
-    with pytest.raises(ConfigError, match=r"strategy.robust = median looks at single updates"):
+    with pytest.raises(ConfigError, match=r"strategy.robust = median compares single updates"):
         replace(plan, strategy=replace(plan.strategy, robust="median"))
     with pytest.raises(ConfigError, match=r"privacy.secure needs 3 labs in a round"):
         replace(plan, rounds=RoundsConfig(clients=2, least=1))

@@ -213,7 +213,7 @@ TASK = 'classes = ["glass", "stroma", "epithelium"]\nignore = 255\n'
         (
             '[phase2.task]\nclasses = ["stroma", "epithelium"]\nignore = 255\n',
             "",
-            "dark: cannot take part: its labeled images cannot be used for these classes; its own log names the file",
+            "dark: cannot take part: its labeled images cannot be used for these classes; the lab's own log names",
             "_mask.png: holds 2, which is no class id; the classes are 0 stroma, 1 epithelium",
         ),
         (

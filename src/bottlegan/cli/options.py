@@ -28,6 +28,15 @@ SetOption = Annotated[
         "--set", help="Change one setting, after --config. Can be repeated.", metavar="KEY=VALUE", show_default=False
     ),
 ]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        help="Allow this function to build a custom network. Its code runs, so allow only what you trust.",
+        metavar="PACKAGE.MODULE:FUNCTION",
+        show_default=False,
+    ),
+]
 DirectionOption = Annotated[
     Literal["normalize", "restain"],
     typer.Option("--direction", help="normalize: style to reference stain. restain: reference stain to style."),

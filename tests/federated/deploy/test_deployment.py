@@ -146,7 +146,7 @@ def test_a_deployment_of_their_own_network_with_a_client_that_fails_and_one_that
 
     (record,) = json.loads((server / "run" / "history.json").read_text())["rounds"]
     assert record["trained"] == list(GOOD)
-    assert record["left_out"] == {FAILING: "train ended with MissingError; the lab's own log says why"}
+    assert record["left_out"] == {FAILING: "train ended with MissingError; see the lab's own log"}
     assert set(record["each"]) == set(GOOD)
     said = (labs[FAILING] / "start.log").read_text()
     assert said.count("labeled: there is no such folder") == 2  # training, scoring

@@ -201,7 +201,7 @@ def test_a_failing_client_costs_its_share_and_tells_nothing_of_its_files(
     assert len(failures) == 1
     assert not leaks(failures[0], tmp_path)
     (event,) = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines() if "left out" in line]
-    assert (event["client"], event["reason"]) == (broken, "join ended with MissingError; the lab's own log says why")
+    assert (event["client"], event["reason"]) == (broken, "join ended with MissingError; see the lab's own log")
 
 
 def test_a_run_is_not_begun_anew_by_accident_and_can_be_resumed(
@@ -209,7 +209,7 @@ def test_a_run_is_not_begun_anew_by_accident_and_can_be_resumed(
 ) -> None:
     folder, config = str(tmp_path / "run"), replace(config, phase2=replace(config.phase2, mode="plain"))
     serve(make_grid(labs), config, folder=folder)
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="holds a run"):
         serve(make_grid(labs), config, folder=folder)
     grid = make_grid(labs)
     serve(grid, config, folder=folder, resume=True)
@@ -372,7 +372,7 @@ def test_a_simulation_by_flwr_run_finds_its_labs_in_the_run_configuration(labs: 
 def test_a_node_that_does_not_say_which_lab_it_is_fails_in_words() -> None:
     grid = Grid({5: client_app}, {5: make_context({})}, {5: "a"})
     answers = FlowerExchange(grid).ask({"a": JOIN}, 5)  # type: ignore[arg-type]
-    assert answers == {"a": Absence("its configuration cannot be used; the client's own log says more")}
+    assert answers == {"a": Absence("its configuration cannot be used; see the client's own log")}
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from bottlegan.core.errors import InputError
 from bottlegan.federated.flower.messages import (
-    LONGEST_NAME,
-    MOST_NAMES,
     pack_failure,
     pack_partition,
     pack_reply,
@@ -24,6 +22,7 @@ from bottlegan.federated.flower.messages import (
     unpack_request,
 )
 from bottlegan.federated.protocol.exchange import Absence, Reply, Request, Stamp, digest_request
+from bottlegan.federated.protocol.validation import LONGEST_NAME, MOST_NAMES
 
 STAMP = Stamp("lab-1", "0" * 64)
 STAMPED = ConfigRecord({"client": STAMP.client, "request": STAMP.request})
@@ -178,8 +177,8 @@ def test_records_that_are_no_reply_become_an_absence(records: RecordDict) -> Non
 @pytest.mark.parametrize(
     ("stamp", "reason"),
     [
-        (Stamp("lab-2", STAMP.request), "it is of lab-2, not of lab-1"),
-        (Stamp(STAMP.client, "1" * 64), "it answers another request, such as that of an earlier round"),
+        (Stamp("lab-2", STAMP.request), "it is from lab-2, not from lab-1"),
+        (Stamp(STAMP.client, "1" * 64), "it answers another request, such as one of an earlier round"),
         (Stamp("a\nb" * 99, STAMP.request), "a?b"),
     ],
 )
