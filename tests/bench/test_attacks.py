@@ -140,7 +140,7 @@ def test_a_killed_run_is_hit_after_it_has_begun(tmp_path: Path, monkeypatch: pyt
 def test_kinds_that_are_unknown_and_too_few_labs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no kind of attack called magic; there are: tallies"):
         campaign.bench_attacks(tmp_path, ["magic"])
-    with pytest.raises(InputError, match="give at least 8"):
+    with pytest.raises(InputError, match="use at least 8"):
         campaign.bench_attacks(tmp_path, ["poison"], labs=4)
 
 

@@ -182,7 +182,7 @@ def test_a_method_that_raises_or_gives_nothing_finite_has_failed(broken) -> None
 
 def test_data_is_found_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(paired.VARIABLE, raising=False)
-    with pytest.raises(InputError, match="as --data or in BOTTLEGAN_PESO"):
+    with pytest.raises(InputError, match="with --data or BOTTLEGAN_PESO"):
         load_halves("cpu", None, 0, Silent())
     monkeypatch.setenv(paired.VARIABLE, "elsewhere")
     assert find_peso(None) == Path("elsewhere")

@@ -90,7 +90,7 @@ def attack(
         "update alignment": find_area(alignment, members),
         "loss drop": find_area(drop, members),
         "final loss": find_area(last, members),
-        "lab lab_scores": float(right[members].mean()) if has_updates else 1 / len(names),
+        "lab told": float(right[members].mean()) if has_updates else 1 / len(names),
         "lab by chance": 1 / len(names),
     }
 
