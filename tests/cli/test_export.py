@@ -48,7 +48,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, draw_model: Callable[..., Bot
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, differ: int, largest: int) -> None:
-    """Let the comparison of all colors find this, at once."""
+    """Replace the comparison of all colors by this result."""
     from bottlegan.colormap.onnx import Difference  # noqa: PLC0415 - onnx may not be there
 
     def compare(path: Path, exact: Any, progress: Any) -> Difference:

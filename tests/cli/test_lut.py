@@ -96,7 +96,7 @@ def test_a_table_is_compared_with_the_model_and_nothing_is_written(
 
 
 class Inverted:
-    """A map of colors that makes black of white."""
+    """A map of colors that turns white into black."""
 
     def __call__(self, levels: Pixels) -> Pixels:
         return 255 - levels
@@ -135,7 +135,7 @@ def test_a_map_that_fails_a_check_is_marked(
         (["--model", "one.safetensors", "--out", "O", "--size", "16"], "17, 33 or 65, got 16"),
         (["--model", "one.safetensors", "--out", "o.txt"], "o.txt: the name must end in .cube"),
         (["--model", "one.safetensors", "--out", "gone/o.cube"], "gone: there is no such folder"),
-        # Where it goes is looked at first, before anything that takes time.
+        # The output path is checked first, before anything that takes time.
         (["--model", "gone.safetensors", "--out", "gone/o.cube"], "gone: there is no such folder"),
         (["--model", "one.safetensors", "--out", "taken.cube"], "taken.png: is a folder"),
         (["--model", "one.safetensors", "--out", "O", "--check", "broken.cube"], "broken.cube: has 1 colors"),
@@ -168,4 +168,4 @@ def test_the_picture_shows_the_stains_of_the_images_that_the_map_is_for(root: Pa
     normalizer = Normalizer.load(root / "one.safetensors")
     pictures = [_draw(normalizer, direction) for direction in ("normalize", "restain")]
     assert not np.array_equal(pictures[0][26:154, 12:140], pictures[1][26:154, 12:140])
-    assert np.array_equal(pictures[0][26:154, 12:140], pictures[1][180:308, 12:140])  # restained is what normalizes
+    assert np.array_equal(pictures[0][26:154, 12:140], pictures[1][180:308, 12:140])  # both ways agree

@@ -9,7 +9,7 @@ from bottlegan.stain.style import LABORATORIES, REFERENCE
 
 # Left half light, right half dark: half of all pairs are clearly ordered.
 TWO_TONES = torch.cat([torch.full((1, 3, 16, 8), 0.9), torch.full((1, 3, 16, 8), 0.3)], dim=3)
-# Without color and never quite black or white, so that inverting it turns each clear pair around clearly.
+# Gray and never quite black or white, so that inverting it clearly reverses each clear pair.
 GRAYS = (0.2 + 0.6 * torch.rand(3, 1, 32, 32, generator=torch.Generator().manual_seed(0))).expand(3, 3, 32, 32)
 NOISE = torch.rand(3, 3, 32, 32, generator=torch.Generator().manual_seed(0))
 
@@ -26,7 +26,7 @@ def test_images_are_measured_each_on_its_own() -> None:
 
 
 def test_a_share_of_swapped_pixels_is_found() -> None:
-    """In half of the rows light and dark change places: a pair is turned if both of its pixels are there."""
+    """Light and dark change places in half of the rows. A pair is reversed if both of its pixels are there."""
     output = TWO_TONES.clone()
     output[:, :, 8:] = TWO_TONES[:, :, 8:].flip(3)
     # Light left against dark right: rows of both pixels are swapped in 1/4 of the pairs; in half they come out equal.

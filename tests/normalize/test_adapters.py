@@ -46,7 +46,7 @@ IMAGE = noise(9, 12)
 
 
 def first(array: Pixels) -> Pixels:
-    """Channels first, as MONAI has them."""
+    """Channels first, as in MONAI."""
     return np.ascontiguousarray(array.transpose(2, 0, 1))
 
 

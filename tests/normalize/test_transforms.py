@@ -34,7 +34,7 @@ def content() -> Tensor:
 
 
 def drawn_styles(restained: Tensor, content: Tensor, model: BottleGAN) -> list[str]:
-    """Which style each image was brought to, or none."""
+    """Return the style to which each image was restained, if any."""
     styles = []
     with torch.no_grad():
         for image, given in zip(restained, content, strict=True):
@@ -90,7 +90,7 @@ def test_the_next_call_draws_anew(model: BottleGAN, content: Tensor) -> None:
 
 
 def test_workers_draw_differently(model: BottleGAN, content: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker of a data loader has a copy of the transform; only the worker's seed tells them apart."""
+    """Each worker of a data loader has a copy of the transform; only the worker's seed differs."""
     outputs = []
     for seed in (None, 11, 12, 11):
         worker = None if seed is None else SimpleNamespace(seed=seed)

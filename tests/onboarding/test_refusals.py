@@ -128,7 +128,7 @@ PHOTOGRAPHS = ("astronaut.png", "coffee.png", "chelsea.png", "rocket.jpg", "moto
 
 
 def test_some_photographs_are_refused(prior: ModelWeights) -> None:
-    """Not all: a cat has colors that stained tissue could have."""
+    """Not all of them: a cat has colors that stained tissue could have."""
     assert sum(is_refused(read_bundled(name), prior) for name in PHOTOGRAPHS) >= 1
 
 
@@ -149,7 +149,7 @@ def test_one_stain_alone_is_not_good(present: int, lab: int, prior: ModelWeights
 
 @pytest.mark.parametrize("color", ["blue", "green", "black", "red"])
 def test_a_pen_on_glass_is_not_good(color: str, prior: ModelWeights) -> None:
-    """Two pens that cross pass for two stains: the model card says so."""
+    """Two pens that cross pass for two stains, as the model card says."""
     assert diagnose(on_glass(draw_ink(color, 0), 0), prior).verdict != Verdict.GOOD
 
 

@@ -196,7 +196,7 @@ def test_pseudo_labels_are_counted_as_by_hand() -> None:
     found = torch.tensor([1, 1, 0, 0, 1, 0])
     sure = torch.tensor([True, True, True, True, False, False])
     truth = torch.tensor([1, 0, 0, 1, 1, 1])
-    # Sure of 4 of 6; right in the 1st and 3rd; takes 2 for epithelium, 1 of them rightly, of 4 that there are.
+    # Confident about 4 of 6, right about the 1st and 3rd; 2 called epithelium, 1 of them rightly, out of 4.
     point = summarize(25, count(found, sure, truth))
     assert (point.sure, point.right, point.precision, point.recall) == (4 / 6, 0.5, 0.5, 0.25)
     run = replace(made("fedavgm-fixmatch", 0.4, 0.2, 0.8), pseudo_labels=(point,))

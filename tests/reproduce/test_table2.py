@@ -197,7 +197,7 @@ def test_figure_2_shows_every_style_with_the_saved_models(
     figure, detail = read_image(path), read_image(path.with_name("figure2_detail.png"))
     assert figure.shape[1] > 3 * figure.shape[0] * 0.9
     assert detail.shape[1] == 6 * 162
-    # Normalized tiles are nearer to one another than the styles are.
+    # Normalized tiles are more alike than the styles are.
     blocks = np.split(detail, 4)
     spread = [
         np.std([tile[28:188, :160].mean((0, 1)) for tile in np.split(block, 6, axis=1)], axis=0).sum()

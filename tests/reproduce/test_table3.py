@@ -151,10 +151,10 @@ def test_intervals_are_over_labs_and_differences_of_the_same_labs_and_folds() ->
     # .05, .06, .07: t(.975, 2) = 4.303 times .01 / sqrt(3); and .3, .4, .5: times .1 / sqrt(3)
     assert "| FedAvgM | 2 | 3 | 0.400 ± 0.248 |" in visited
     assert "| +0.060 ± 0.025 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in visited
-    # Of two labs that fell by .1 each, in one fold
+    # two labs, each lower by .1, in one fold
     assert "| R | 1 | 2 | 0.250 ± 0.635 |" in visited
     assert "| -0.100 ± 0.000 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in visited
-    # One lab took part, in two folds
+    # one lab took part, in two folds
     assert "| FedAvgM | 2 | 1 | 0.800 |" in taken
     assert "| FedAvgM + HED jitter | 2 | 1 | 0.850 | 0.850 | 0.100 | 0.500 | +0.050 | +0.000 | +0.000 | 1 |" in taken
     assert to_csv(runs).count("\n") == 1 + sum(len(run.labs) for run in runs)

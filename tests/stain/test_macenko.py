@@ -148,7 +148,7 @@ def test_mostly_blank_images_are_judged_by_their_tissue(content: Tensor, referen
 def test_exchanging_stains_exchanges_their_profile() -> None:
     relative = torch.rand(2, 50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mask = torch.ones(2, 50, dtype=torch.float64)
-    # Turned around, a quantile counts from the other end, so it may be the next of the 50 values.
+    # In reverse, a quantile counts from the other end, so it may be the next of the 50 values.
     torch.testing.assert_close(
         swap_profile(profile(relative, mask)), profile(relative.flip(-1), mask), rtol=0, atol=0.1
     )

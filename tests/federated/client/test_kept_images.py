@@ -14,7 +14,7 @@ from bottlegan.normalize.normalizer import Normalizer
 
 
 class Invert:
-    """A map of images that counts how often it is asked."""
+    """A map of images that counts its calls."""
 
     def __init__(self) -> None:
         self.asked = 0

@@ -46,13 +46,13 @@ def join_as(*names: str) -> dict[str, Request]:
 
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Flower makes no message outside of a running task.
+    # Flower creates messages only in a running task.
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 class Grid:
-    """Flower's grid, with client apps that are called instead of reached."""
+    """Flower's grid, which calls the client apps directly."""
 
     def __init__(self, apps: dict[int, ClientApp], contexts: dict[int, Context], names: dict[int, str]) -> None:
         self.apps, self.contexts, self.names = apps, contexts, names
@@ -90,7 +90,7 @@ def make_context(node: dict[str, str | int], run: dict[str, bool | int | float |
 
 
 def make_grid(labs: dict[str, Path]) -> Grid:
-    """Nodes as in a deployment: each has a name, and says where its lab.toml is."""
+    """Nodes as in a deployment: each has a name and the path of its lab.toml."""
     numbers = dict(enumerate(labs, start=11))
     contexts = {number: make_context({"lab": str(labs[name])}) for number, name in numbers.items()}
     return Grid(dict.fromkeys(numbers, client_app), contexts, numbers)
@@ -107,14 +107,14 @@ def config(tiny: Phase2Config) -> FederationConfig:
 
 
 def break_one(labs: dict[str, Path]) -> str:
-    """Take the images from a lab that the others can do without, and return its name."""
+    """Remove the images of a lab that the others do not need, and return its name."""
     name = next(name for name, path in labs.items() if not (path.parent / "labeled").exists())
     (labs[name].parent / "images").rename(labs[name].parent / "moved")
     return name
 
 
 def texts(records: RecordDict) -> Iterator[str]:
-    """All texts in records: names and values."""
+    """Return all texts in records: names and values."""
     for name, record in records.items():
         yield name
         yield from record
@@ -125,13 +125,13 @@ def texts(records: RecordDict) -> Iterator[str]:
 
 
 def content(records: RecordDict) -> bytes:
-    """All that is said in records, as bytes."""
+    """Return the whole content of records as bytes."""
     arrays = [array.data for record in records.array_records.values() for array in record.values()]
     return b"\n".join([*(text.encode() for text in texts(records)), *arrays])
 
 
 def leaks(records: RecordDict, folder: Path) -> list[str]:
-    """What records tell of the images and files below a folder."""
+    """Return everything in records that reveals images or files below a folder."""
     said, found = content(records), []
     for path in sorted(folder.rglob("*")):
         if str(path).encode() in said or (path.suffix and path.name.encode() in said):
@@ -167,7 +167,7 @@ def test_a_reply_of_an_earlier_round_or_of_another_lab_counts_for_nothing(
     said: list[Message] = []
 
     def replay(message: Message) -> Message:
-        """Answer like the lab, but train only once: later, send the same again, or what another lab has said."""
+        """Answer like the lab, but train only once; later, send the same reply again, or another lab's."""
         reply = grid.apps[11](message, grid.contexts[11])
         if message.metadata.message_type != "train.train":
             return reply
@@ -388,7 +388,7 @@ def test_the_shipped_settings_wait_for_as_many_as_a_round_needs() -> None:
 
 
 @pytest.mark.slow
-# Ray leaves pipes to /dev/null, and processes that it has told to end, to the garbage collector.
+# Ray leaves open pipes and stopped processes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_flowers_simulation_ends_with_the_bytes_of_the_plain_loop(
     labs: dict[str, Path], config: FederationConfig, tmp_path: Path

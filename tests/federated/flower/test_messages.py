@@ -39,7 +39,7 @@ TENSORS = {
 
 
 def through_the_wire(records: RecordDict) -> RecordDict:
-    """Records as the other side gets them: taken apart into bytes and put together again, as a SuperLink does."""
+    """Return records as the other side gets them: serialized and parsed again, as by a SuperLink."""
     inflated = {}
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
@@ -51,7 +51,7 @@ def through_the_wire(records: RecordDict) -> RecordDict:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same type, shape and bytes, NaN included."""
+    """Whether two tensors have the same type, shape and bytes, including NaN."""
     equal = one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes()
     return one.dtype == other.dtype and one.shape == other.shape and equal
 
@@ -92,7 +92,7 @@ def test_a_partition_arrives() -> None:
 
 
 class Evil:
-    """Ends the process that unpickles it."""
+    """Kills the process that unpickles it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (exit, (3,))
@@ -100,7 +100,7 @@ class Evil:
 
 def npy(array: np.ndarray) -> bytes:
     buffer = BytesIO()
-    np.save(buffer, array)  # writes objects as pickles, which is what a hostile client would do
+    np.save(buffer, array)  # writes objects as pickles, like a hostile client
     return buffer.getvalue()
 
 

@@ -1,4 +1,4 @@
-"""What is signed and sealed can be neither changed nor read, nor sent on as something else."""
+"""Bundles cannot be changed, read by others, or forwarded as something else."""
 
 import hashlib
 import json
@@ -88,7 +88,7 @@ def test_a_foreign_bundle_is_refused_before_its_content_is_looked_at(tmp_path: P
 
 
 def test_what_is_sealed_cannot_be_sent_on_in_another_envelope(tmp_path: Path) -> None:
-    """A lab that is trusted takes what another has sealed for the server, which it cannot read, and signs it itself."""
+    """A trusted lab takes content that another lab sealed for the server, which it cannot read, and signs it itself."""
     length, _ = struct.unpack("<IQ", BUNDLE[8:20])
     sealed = BUNDLE[20 + length + 64 :]
     envelope = replace(ENVELOPE, sender=OTHER_CARD.identity)

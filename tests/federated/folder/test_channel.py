@@ -1,4 +1,4 @@
-"""Each bundle counts once, in its order, whatever happens to the files meanwhile."""
+"""Each bundle counts once and in order, whatever happens to the files."""
 
 import json
 import logging
@@ -55,7 +55,7 @@ def test_a_bundle_that_is_shown_again_has_no_effect(there: Channel, back: Channe
     assert take_all(back) == [b"one"]
     ask(there, b"two")
     assert take_all(back) == [b"two"]
-    back.ledger.taken.clear()  # as if it were long ago: then it does not just lie around
+    back.ledger.taken.clear()  # as if it were an old one, so that it counts as a replay
     shutil.copy(next(back.inbox.with_name("kept by somebody").iterdir()), back.inbox / "00000009.bundle")
     assert take_all(back) == []
     assert any("it is an old one" in reason for reason in refusals(back.home))

@@ -1,4 +1,4 @@
-"""A federation by files: the same orchestration, the same bytes, whatever happens on the way."""
+"""A federation by files: the same orchestration and the same bytes, whatever happens to the files."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from bottlegan.federated.server.rounds import State
 from bottlegan.quality.run_report import read_run
 
 NAMES = ("lab-01", "lab-03")
-"""Those of the three drawn labs that have labels."""
+"""The simulated labs that have labels."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def open_lab(home: Home) -> Client:
 
 
 def carry(server: Home, homes: dict[str, Home], shared: Path, config: FederationConfig, run: Path) -> Iterator[State]:
-    """Take the folder to each lab and back, as long as the server waits for somebody."""
+    """Carry the folder to each lab and back, as long as the server waits for anybody."""
     for _ in range(30):
         try:
             yield serve(server, shared, config, run)
@@ -84,7 +84,7 @@ def test_both_phases_by_files_end_with_the_bytes_of_a_run_in_one_process(
     assert read_run(tmp_path / "run").status == "Finished after 2 rounds."
     for home in (server, *homes.values()):
         verify(home.folder / "audit.jsonl")
-    # Nothing on the stick can be read by whoever finds it.
+    # Someone who finds the stick can read nothing on it.
     left = b"".join(path.read_bytes() for path in shared.rglob("*.bundle"))
     assert not [word for word in (b"weights", b"train", b"learning_rate", b"conv") if word in left]
 
@@ -119,7 +119,7 @@ class Echo:
 
 
 class Fixed:
-    """A client that says the same to everything."""
+    """A client that always gives the same answer."""
 
     def __init__(self, loss: float) -> None:
         self.loss = loss
@@ -243,7 +243,7 @@ def test_each_side_has_its_own_command(
 def test_what_was_refused_is_in_the_log_and_the_run_goes_on(
     server: Home, homes: dict[str, Home], shared: Path, config: FederationConfig, tmp_path: Path
 ) -> None:
-    """Every bundle is followed by a changed copy of itself, one of an earlier time, and half of one."""
+    """Each bundle is followed by a changed copy, an older bundle and a truncated one."""
     seen: list[bytes] = []
     for _ in range(30):
         try:
