@@ -30,8 +30,8 @@ def reproduce(
     styles: Annotated[
         Literal["mixtures", "wide"],
         typer.Option(
-            help="How far apart the labs of table1 and figure3 stain: mixtures of nine laboratories, as the paper "
-            "has it, or these with much noise on top."
+            help="How much the labs of table1 and figure3 differ. mixtures: mixtures of nine laboratories, as in the "
+            "paper. wide: the same with much added noise."
         ),
     ] = "mixtures",
     method: Annotated[
