@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import InputError, list_names
 from bottlegan.core.files import check_apart, check_readable, check_writable
 
 if TYPE_CHECKING:
@@ -98,6 +98,5 @@ def open_style(file: Path, style: str | None, *, everything: bool = False) -> "N
     if not names:
         raise InputError(f"{file}: has no style; add one with bottlegan onboard IMAGES --name NAME --out FILE")
     if style is None and len(names) > 1:
-        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"{file}: has {len(names)} styles; choose one with --style NAME: {known}")
+        raise InputError(f"{file}: has {len(names)} styles; choose one with --style NAME: {list_names(names)}")
     return Normalizer.load(file, style, everything=everything)

@@ -19,5 +19,5 @@ class Row:
 
     def to_json(self) -> dict[str, Json]:
         """Return the row as JSON."""
-        said: dict[str, Json] = {"kind": self.kind, "attack": self.attack, "held": self.held, "result": self.result}
-        return said | self.figures
+        fields: dict[str, Json] = {"kind": self.kind, "attack": self.attack, "held": self.held, "result": self.result}
+        return fields | self.figures

@@ -67,16 +67,16 @@ def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
     }
     random, rows = np.random.default_rng(0), []
     for kind, pattern in kinds.items():
-        found: Counter[str] = Counter()
+        fates: Counter[str] = Counter()
         for number in progress.track(range(count), f"bit flips: {kind}", count):
             run = folder / f"{kind}-{number}"
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(half, run)
             flip_bit(sorted(run.glob(pattern))[0], random)
-            found[notice(run, whole)] += 1
+            fates[notice(run, whole)] += 1
             shutil.rmtree(run)
-        result = ", ".join(f"{found[fate]} {fate}" for fate in FATES)
-        rows.append(Row("bit flips", kind, found[CHANGED] == 0, result))
+        result = ", ".join(f"{fates[fate]} {fate}" for fate in FATES)
+        rows.append(Row("bit flips", kind, fates[CHANGED] == 0, result))
     return rows
 
 
