@@ -1,5 +1,7 @@
 import os
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Literal
 
 import hypothesis
 import pytest
@@ -7,7 +9,8 @@ import torch
 from torch import nn
 
 from bottlegan.data.peso import PesoPatches, open_peso_patches
-from bottlegan.models.paradigms import BottleGAN
+from bottlegan.models.config import GeneratorConfig, ModelConfig
+from bottlegan.models.paradigms import BottleGAN, build_model
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.simulation.styles import render
 from bottlegan.simulation.tissue import draw_tissue
@@ -73,3 +76,19 @@ def plain_prior() -> BottleGAN:
             reader.opinion.bias[-1] = 9  # that this is H&E
     model.encoders.append(encoder)
     return model.eval().requires_grad_(False)
+
+
+@pytest.fixture(scope="session")
+def draw_model() -> Callable[..., BottleGAN]:
+    """Draws small models with weights as after training, given the names of their styles."""
+
+    def draw(names: Sequence[str], statistics: Literal["frozen", "instance"] = "frozen", std: float = 0.3) -> BottleGAN:
+        random = torch.Generator().manual_seed(0)
+        generator = GeneratorConfig(width=4, depth=1, mapping=3, statistics=statistics)
+        model = build_model(ModelConfig(code_size=3, generator=generator), names, random)
+        for parameter in model.parameters():
+            nn.init.normal_(parameter, std=std, generator=random)
+        assert isinstance(model, BottleGAN)
+        return model
+
+    return draw

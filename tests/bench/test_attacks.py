@@ -1,4 +1,4 @@
-"""The campaign itself: each kind of attack does what it says, on few labs and in little time."""
+"""The campaign itself: each kind of attack works as described, on a few labs and quickly."""
 
 import time
 from pathlib import Path
@@ -105,7 +105,7 @@ def test_replays_are_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_claim_too_much_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(files, "SIDE", 20)  # the large ones are read in a process of their own
+    monkeypatch.setattr(files, "SIDE", 20)  # the large ones are read in a separate process
     found = [files._try(path, reader) for path, reader in files.list_claiming(tmp_path)]
     assert found == [None] * len(found)
     found = [files._try(path, reader) for path, reader in files.list_mangled(tmp_path, 24)]
@@ -130,7 +130,7 @@ def test_flipped_bits_change_no_network(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_killed_run_is_hit_after_it_has_begun(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A run that takes no time is killed as soon as it has begun.
+    # A run that takes no time is killed as soon as it begins.
     monkeypatch.setattr(state, "time", SimpleNamespace(monotonic=lambda: 0.0, sleep=time.sleep))
     (row,) = state.kill_anywhere(tmp_path, Silent(), 1)
     assert row.held
@@ -140,7 +140,7 @@ def test_a_killed_run_is_hit_after_it_has_begun(tmp_path: Path, monkeypatch: pyt
 def test_kinds_that_are_unknown_and_too_few_labs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no kind of attack called magic; there are: tallies"):
         campaign.bench_attacks(tmp_path, ["magic"])
-    with pytest.raises(InputError, match="give at least 8"):
+    with pytest.raises(InputError, match="use at least 8"):
         campaign.bench_attacks(tmp_path, ["poison"], labs=4)
 
 

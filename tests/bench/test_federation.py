@@ -31,7 +31,7 @@ def test_uploads_are_as_small_as_they_are_said_to_be(world: World) -> None:
 
 
 def test_a_round_takes_the_median_time_between_two_in_the_log(tmp_path: Path) -> None:
-    ends = [10.0, 12.0, 14.5, 17.5, 40.0]  # the last one is scored, and does not count
+    ends = [10.0, 12.0, 14.5, 17.5, 40.0]  # the last round is scored, and does not count
     events = [{"time": 1.0, "kind": "styles"}, *({"time": end, "kind": "round"} for end in ends)]
     (tmp_path / LOG).write_text("".join(json.dumps(event) + "\n" for event in events))
     assert time_rounds(tmp_path) == 2.5

@@ -23,12 +23,12 @@ from bottlegan.imaging.files import Pixels, write_image
 
 GLASS = (244, 244, 243)
 LABS = {"pale": ((150, 120, 190), (240, 190, 210)), "strong": ((60, 20, 90), (200, 80, 140)), "bare": None}
-"""Of each lab the colors of nuclei and of other tissue; of the last, nobody knows where its nuclei are."""
+"""The colors of nuclei and other tissue in each lab; the last lab has no masks of nuclei."""
 SIDE = 64
 
 
 def draw(nuclei: tuple[int, ...], other: tuple[int, ...]) -> tuple[Pixels, NDArray[np.bool_]]:
-    """Return an image of glass on the left and tissue with one large nucleus on the right, and where the latter is."""
+    """Return an image with glass on the left and tissue with one large nucleus on the right, and the nucleus's mask."""
     image = np.full((SIDE, SIDE, 3), GLASS, np.uint8)
     image[:, SIDE // 2 :] = other
     mask = np.zeros((SIDE, SIDE), bool)
@@ -101,7 +101,7 @@ def test_spread_is_measured_between_labs_and_between_images(data: RealData) -> N
     nothing, same = rows["nothing"], rows["alike"]
     for way in ("labs", "images"):
         found = nothing[f"spread, {way}"]
-        # Of two points, the distance to their mean is half of that between them.
+        # The distance of two points to their mean is half of the distance between them.
         pale, strong = (rgb2lab(np.array([LABS[lab]], np.uint8))[0] for lab in ("pale", "strong"))
         half = np.linalg.norm(pale - strong, axis=1) / 2
         assert found["nuclei"] == pytest.approx(half[0])

@@ -126,7 +126,7 @@ def test_the_picture_is_svg_with_calibrated_labs_on_the_diagonal(tmp_path: Path)
     assert len(circles) == 10
     for x, y in circles:
         assert y == pytest.approx(y1 + (x - x1) / (x2 - x1) * (y2 - y1), abs=0.2)
-    # The line of the verdict stands as far along as the errors say.
+    # The verdict's line is at the position of the errors.
     (first, *_, last), means = circles, [group["expected"] for group in figures["deciles"]]
     share = (GOOD_ERROR - means[0]) / (means[-1] - means[0])
     assert float(lines["limit"].get("x1")) == pytest.approx(first[0] + share * (last[0] - first[0]), abs=0.3)

@@ -34,7 +34,7 @@ def test_a_run_is_measured_from_outside() -> None:
     assert 200 < found.memory < 300
     assert found.seconds > 0
     small = run_apart([sys.executable, "-c", "pass"])
-    assert small.memory < 100  # not that of this process, which is large
+    assert small.memory < 100  # not the memory of this large process
     assert small.steps == {}
     with pytest.raises(InputError, match="failed: ValueError: no such slide"):
         run_apart([sys.executable, "-c", "raise ValueError('no such slide')"])

@@ -21,7 +21,7 @@ def normalizer() -> Normalizer:
 
 
 def lazily(self: ColorMap, progress: Progress | None = None) -> None:
-    """Instead of filling it: all that is looked at is learned then."""
+    """Replaces filling the table; colors are then learned when they are looked up."""
 
 
 def test_planes_are_all_colors(monkeypatch: pytest.MonkeyPatch) -> None:

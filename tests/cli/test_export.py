@@ -1,19 +1,18 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from bottlegan.cli import main as cli
 from bottlegan.colormap.cube import read_cube
-from bottlegan.models.config import GeneratorConfig, ModelConfig
 from bottlegan.models.document import PRIOR
-from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.models.weights import read_weights
 from bottlegan.normalize.normalizer import Normalizer
 
@@ -35,7 +34,7 @@ def names(folder: Path) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, draw_model: Callable[..., BottleGAN]) -> Path:
     """A folder with a tiny model of two styles, one of a single style, one of none, and one that sees other pixels."""
     folder = tmp_path_factory.mktemp("export")
     for name, styles, statistics in (
@@ -44,18 +43,12 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("none", [], "frozen"),
         ("paper", ["a"], "instance"),
     ):
-        generator = GeneratorConfig(width=4, depth=1, mapping=3, statistics=statistics)  # type: ignore[arg-type]
-        random = torch.Generator().manual_seed(0)
-        model = build_model(ModelConfig(code_size=3, generator=generator), styles, random)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.2, generator=random)
-        assert isinstance(model, BottleGAN)
-        model.save(folder / f"{name}.safetensors")
+        draw_model(styles, statistics, 0.2).save(folder / f"{name}.safetensors")
     return folder
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, differ: int, largest: int) -> None:
-    """Let the comparison of all colors find this, at once."""
+    """Replace the comparison of all colors by this result."""
     from bottlegan.colormap.onnx import Difference  # noqa: PLC0415 - onnx may not be there
 
     def compare(path: Path, exact: Any, progress: Any) -> Difference:

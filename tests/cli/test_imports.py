@@ -1,4 +1,4 @@
-"""Mapping and onboarding need neither torch nor what an extra brings: commands run where nobody can import them."""
+"""Mapping and onboarding need neither torch nor any extra: commands run without them."""
 
 import re
 import subprocess

@@ -1,11 +1,11 @@
 import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from bottlegan.cli import main as cli
 from bottlegan.colormap.checks import MapChecks, check_map
@@ -13,8 +13,7 @@ from bottlegan.colormap.cube import read_cube
 from bottlegan.colormap.levels import Floats
 from bottlegan.colormap.table import ColorMap
 from bottlegan.imaging.files import Pixels, read_image
-from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 
 
@@ -26,7 +25,7 @@ def run(monkeypatch: pytest.MonkeyPatch, *words: str | Path) -> int:
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory, draw_model: Callable[..., BottleGAN]) -> Path:
     """A folder with a model of two styles, one of a single style, one of none, and one that sees other pixels."""
     folder = tmp_path_factory.mktemp("lut")
     for name, styles, statistics in (
@@ -35,13 +34,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("none", [], "frozen"),
         ("paper", ["a"], "instance"),
     ):
-        generator = GeneratorConfig(width=4, depth=1, mapping=3, statistics=statistics)  # type: ignore[arg-type]
-        random = torch.Generator().manual_seed(0)
-        model = build_model(ModelConfig(code_size=3, generator=generator), styles, random)
-        for parameter in model.parameters():
-            torch.nn.init.normal_(parameter, std=0.2, generator=random)
-        assert isinstance(model, BottleGAN)
-        model.save(folder / f"{name}.safetensors")
+        draw_model(styles, statistics, 0.2).save(folder / f"{name}.safetensors")
     (folder / "broken.cube").write_text("LUT_3D_SIZE 2\n0 0 0\n")
     return folder
 
@@ -103,7 +96,7 @@ def test_a_table_is_compared_with_the_model_and_nothing_is_written(
 
 
 class Inverted:
-    """A map of colors that makes black of white."""
+    """A map of colors that turns white into black."""
 
     def __call__(self, levels: Pixels) -> Pixels:
         return 255 - levels
@@ -142,7 +135,7 @@ def test_a_map_that_fails_a_check_is_marked(
         (["--model", "one.safetensors", "--out", "O", "--size", "16"], "17, 33 or 65, got 16"),
         (["--model", "one.safetensors", "--out", "o.txt"], "o.txt: the name must end in .cube"),
         (["--model", "one.safetensors", "--out", "gone/o.cube"], "gone: there is no such folder"),
-        # Where it goes is looked at first, before anything that takes time.
+        # The output path is checked first, before anything that takes time.
         (["--model", "gone.safetensors", "--out", "gone/o.cube"], "gone: there is no such folder"),
         (["--model", "one.safetensors", "--out", "taken.cube"], "taken.png: is a folder"),
         (["--model", "one.safetensors", "--out", "O", "--check", "broken.cube"], "broken.cube: has 1 colors"),
@@ -175,4 +168,4 @@ def test_the_picture_shows_the_stains_of_the_images_that_the_map_is_for(root: Pa
     normalizer = Normalizer.load(root / "one.safetensors")
     pictures = [_draw(normalizer, direction) for direction in ("normalize", "restain")]
     assert not np.array_equal(pictures[0][26:154, 12:140], pictures[1][26:154, 12:140])
-    assert np.array_equal(pictures[0][26:154, 12:140], pictures[1][180:308, 12:140])  # restained is what normalizes
+    assert np.array_equal(pictures[0][26:154, 12:140], pictures[1][180:308, 12:140])  # both ways agree

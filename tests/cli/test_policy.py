@@ -1,4 +1,4 @@
-"""One policy for images and slides: what is refused, what is left as it is, and which options mean nothing."""
+"""One policy for images and slides: what is refused, what stays unchanged, and which options have no effect."""
 
 import sys
 from collections.abc import Callable
@@ -25,7 +25,7 @@ REFUSED = "refused: the colors are not those of hematoxylin and eosin"
 
 
 class Ended(NamedTuple):
-    """How a command ended, and what it said."""
+    """How a command ended, and its output."""
 
     status: int
     out: str
@@ -33,7 +33,7 @@ class Ended(NamedTuple):
 
     @property
     def lines(self) -> list[str]:
-        """What it said against its input."""
+        """The part of the output that concerns the input."""
         return [line for line in self.err.splitlines() if line.startswith("bottlegan: ")]
 
 
@@ -74,7 +74,7 @@ def root(tissue: Pixels, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Run a command in the folder, in whose words OUT is where to write to."""
+    """Run a command in the folder; the word OUT in it stands for the output."""
 
     def start(words: str) -> Ended:
         monkeypatch.chdir(root)
@@ -176,7 +176,7 @@ def test_pen_is_left_as_it_is_in_images_and_slides_unless_everything_is_to_be_ma
         assert run(f"{command} slides/tissue.tiff OUT.tiff --quality 100{options}{everything}").status == 0
         image, slide = read_image(tmp_path / "out.png"), tifffile.imread(tmp_path / "out.tiff")
         inside = np.zeros_like(pen)
-        inside[101:103, 56:96] = True  # away from what JPEG mixes in
+        inside[101:103, 56:96] = True  # away from pixels that JPEG mixes with others
         for shown, off in ((image, 0), (slide, 12)):
             moved = np.abs(shown.astype(int) - tissue).max(2)
             assert (moved[inside].max() <= off) == (not everything)

@@ -26,7 +26,7 @@ SMALL = NetworkConfig(arguments={"width": 4, "depth": 2})
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Networks that know nothing, images of a lab, and one that is no H&E."""
+    """Untrained networks, images of a lab, and an image that is not H&E."""
     root = tmp_path_factory.mktemp("predict")
     digest = digest_model(read_weights(PRIOR))
     made: list[tuple[str, Mode, Task, NetworkConfig]] = [
@@ -151,7 +151,7 @@ def test_a_slide_becomes_maps_and_outlines(root: Path, monkeypatch: pytest.Monke
     assert run(monkeypatch, root, f"network.safetensors {tmp_path}/slides/a.tiff {tmp_path}/a.tiff") == 0
     assert all((tmp_path / f"a.{ending}").exists() for ending in ("tiff", "geojson", "csv"))
     assert run(monkeypatch, root, f"patches.safetensors {tmp_path}/slides/a.tiff {tmp_path}/p.tiff") == 0
-    # Of a folder, what cannot be read is named, and the others are written.
+    # In a folder, unreadable files are named, and the others are written.
     assert run(monkeypatch, root, f"network.safetensors {tmp_path}/slides {tmp_path}/out") == 2
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["a.csv", "a.geojson", "a.tiff"]
     assert run(monkeypatch, root, f"plain.safetensors {tmp_path}/slides/a.tiff {tmp_path}/q.tiff") == 2

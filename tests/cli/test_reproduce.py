@@ -26,7 +26,7 @@ def test_missing_data_is_one_line_and_status_2(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BOTTLEGAN_PESO", raising=False)
     assert run(monkeypatch, result, "--out", "results") == 2
-    assert "bottlegan: no PESO patches" in capsys.readouterr().err
+    assert "bottlegan: there are no PESO patches" in capsys.readouterr().err
     assert run(monkeypatch, result, "--out", "results", "--data", "nowhere") == 2
     assert "nowhere: holds no PESO patches" in capsys.readouterr().err
 

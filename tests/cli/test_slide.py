@@ -38,7 +38,7 @@ def write(path: Path, levels: Pixels, **options: object) -> Path:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a slide, slides that cannot be used, and a model that knows two styles."""
+    """A folder with a slide, unusable slides, and a model that knows two styles."""
     root = tmp_path_factory.mktemp("cli")
     tissue = from_batch(render(draw_tissue(4, 0, 320).concentration[None], LABORATORIES[5]))[0]
     write(root / "slide.tiff", tissue, resolution=(1e4, 1e4), resolutionunit="CENTIMETER")
@@ -196,7 +196,7 @@ def test_a_disk_that_is_full_is_said_in_one_line_and_nothing_is_left(root: Path,
     words = ["normalize", root / "slide.tiff", tmp_path / "out.tiff", "--model", root / "model.safetensors"]
     command = [sys.executable, "-c", "from bottlegan.cli.main import main; main()", *map(str, words), "--style", "a"]
 
-    def limit() -> None:  # what a file may have is what a full disk has left
+    def limit() -> None:  # the limit on file size acts like a full disk
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 
     done = subprocess.run([*command, "--format", kind], preexec_fn=limit, capture_output=True, text=True, check=False)

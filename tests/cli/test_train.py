@@ -72,7 +72,7 @@ def test_a_folder_is_normalized_and_taken_on_to_another_style(
         for folder in (dark, tmp_path / "n", tmp_path / "r", tmp_path / "t")
     )
     assert np.abs(normalized - start).mean() > 3
-    # Written in between, levels are rounded; otherwise both ways are the same.
+    # Writing rounds to levels in between; otherwise both ways are the same.
     assert np.abs(restained - through).mean() < 2
 
 

@@ -1,4 +1,4 @@
-"""`bottlegan view`: which page each kind of input gets, and what is refused in words."""
+"""`bottlegan view`: the page for each kind of input, and the messages for refused ones."""
 
 from pathlib import Path
 from urllib.request import urlopen
@@ -16,7 +16,7 @@ pytest.importorskip("uvicorn", reason="needs pip install 'bottlegan[viewer]'")
 
 
 def run(*words: str | Path) -> None:
-    # Not by way of typer's runner: it closes the streams that threads of the viewer may still hold when it ends.
+    # Not with typer's runner, which closes streams that the viewer's threads may still hold.
     app(["view", *map(str, words)], standalone_mode=False)
 
 

@@ -21,7 +21,7 @@ def with_a_cliff(colors: Pixels) -> Pixels:
 
 
 def lightened(colors: Pixels) -> Pixels:
-    """White is a little dark, and what is darker than 100 comes out as light as 200."""
+    """White is slightly dark, and everything below level 100 comes out at 200."""
     output = np.minimum(colors, 250)
     output[colors.max(axis=1) < 100] = 200
     return output

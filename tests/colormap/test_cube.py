@@ -51,7 +51,7 @@ def test_a_file_gives_back_the_same_table(size: int, tmp_path: Path) -> None:
     back = read_cube(path)
     assert (back.title, back.comments) == ("a title", ("one", "two: 2"))
     assert back.grid.shape == (size, size, size, 3)
-    assert np.array_equal(back.grid, sample_grid(bend, size))  # to the last bit, so that what was measured holds
+    assert np.array_equal(back.grid, sample_grid(bend, size))  # to the last bit, so that the measured error holds
     assert np.abs(back.grid[3, 5, 7] - bend(np.array([[3, 5, 7]]) / (size - 1))).max() < 1e-6
 
 
@@ -76,7 +76,7 @@ def test_other_software_makes_of_a_file_what_we_do(tmp_path: Path) -> None:
     colors = random_colors(1000)
     theirs = Image.fromarray(colors[None]).filter(ImageFilter.Color3DLUT(33, values.ravel().tolist()))
     ours = interpolate(read_cube(tmp_path / "t.cube").grid, colors)
-    assert np.abs(np.subtract(np.asarray(theirs)[0], ours, dtype=int)).max() <= 1  # it reckons with 16 bits
+    assert np.abs(np.subtract(np.asarray(theirs)[0], ours, dtype=int)).max() <= 1  # it computes with 16 bits
     assert (np.asarray(theirs)[0] == ours).mean() > 0.9
 
 
@@ -114,7 +114,7 @@ def test_the_colors_it_is_measured_on() -> None:
     tissue, anything = tissue_colors(10_000), random_colors(10_000)
     assert (tissue.shape, anything.shape) == ((10_000, 3), (10_000, 3))
     assert np.array_equal(tissue_colors(10_000), tissue)
-    assert np.median(tissue, axis=0)[1] < np.median(tissue, axis=0).min() + 1  # green is what both stains absorb most
+    assert np.median(tissue, axis=0)[1] < np.median(tissue, axis=0).min() + 1  # both stains absorb green most
     assert np.abs(anything.mean(axis=0) - 127.5).max() < 3
 
 

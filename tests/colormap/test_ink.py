@@ -18,11 +18,11 @@ from bottlegan.stain.style import LABORATORIES, Style, list_stains, mix_stains
 GREENS: Pixels = np.array([(20, 120, 60), (120, 200, 150), (0, 90, 40), (60, 160, 90)], np.uint8)
 YELLOW, BLUE = (230, 220, 60), (30, 60, 170)
 LESS_BLUE = [style for style in LABORATORIES if style.name in ("S01", "S03", "S05", "S08", "S09")]
-"""Of the others, hematoxylin is so blue that blue ink could be tissue."""
+"""In the other laboratories, hematoxylin is so blue that blue ink could be tissue."""
 GLASS: Floats = np.zeros(3, np.float32)
 BY_NAME = {"ids": lambda style: style.name}
 ALIKE = {"rtol": 0, "atol": 5e-5}
-"""Found were 1e-5: what rounding makes of a cosine, the ramp makes 40 times as much."""
+"""The largest difference found was 1e-5: the ramp multiplies the rounding error of a cosine by 40."""
 SEEDS = st.integers(0, 2**32 - 1)
 
 
@@ -33,7 +33,7 @@ def ink_of(style: Style, glass: Floats = GLASS) -> Ink:
 
 
 def by_kernel(densities: Floats, ink: Ink) -> Floats:
-    """Return the share of ink (N,) that the kernel finds: what a map to white leaves of the darkest channel."""
+    """Return the share of ink (N,) that the kernel finds: the part of the darkest channel that a map to white keeps."""
     white = ColorNetwork(np.zeros((3, 3), np.float32), np.zeros(3, np.float32), ink=ink)
     strongest = densities.argmax(axis=1)[:, None]
     kept = np.take_along_axis(ColorMap(white).map_densities(densities), strongest, axis=1)
@@ -41,7 +41,7 @@ def by_kernel(densities: Floats, ink: Ink) -> Floats:
 
 
 def draw_ink(random: np.random.Generator) -> Ink:
-    """Return two stains that are some degrees apart, on glass of any color."""
+    """Return two stains at a random angle, on glass of any color."""
     while True:
         glass = random.uniform(0, 0.3, 3).astype(np.float32)
         found = Ink.of(glass, glass + random.uniform(0, 1, (2, 3)).astype(np.float32))
@@ -107,7 +107,7 @@ def test_blue_ink_is_spared_where_hematoxylin_is_less_blue(style: Style) -> None
 
 @pytest.mark.parametrize("style", LABORATORIES, **BY_NAME)
 def test_tissue_and_glass_are_mapped(style: Style) -> None:
-    """However much there is of either stain, in 256 levels."""
+    """For any amount of either stain, rounded to 256 levels."""
     amounts = np.concatenate(
         [
             np.random.default_rng(0).exponential(0.35, (20_000, 2)),
@@ -176,7 +176,7 @@ def test_of_stains_that_are_one_nothing_can_be_told() -> None:
 
 
 def test_what_takes_green_light_most_is_never_ink() -> None:
-    """As stain of another shade than the one that was fitted, however far that is from both."""
+    """Such as stain of a different shade than the fitted one, however far it is from both stains."""
     random = np.random.default_rng(0)
     densities = random.uniform(0.2, 2, (20_000, 3)).astype(np.float32)
     densities[:, 1] = densities.max(axis=1) * random.uniform(0.86, 1.2, 20_000)

@@ -1,4 +1,4 @@
-"""The kernel beside a reference in plain numpy, which does the same to all pixels at once, one operation at a time."""
+"""The kernel against a reference in plain numpy, which does one operation at a time on all pixels."""
 
 import os
 import subprocess
@@ -33,7 +33,7 @@ def dot(left: tuple[Floats, ...], right: tuple[Floats, ...]) -> Floats:
 
 
 def weigh(x: Floats, ink: Ink) -> Floats:
-    """Return how far densities (N, 3) are ink."""
+    """Return the degree (N,) to which densities (N, 3) are ink."""
     above = (x[:, 0] - ink.glass[0], x[:, 1] - ink.glass[1], x[:, 2] - ink.glass[2])
     strongest = np.maximum(np.maximum(above[0], above[1]), above[2])
     first, second = (dot(above, row) for row in ink.inverse)
@@ -50,7 +50,7 @@ def weigh(x: Floats, ink: Ink) -> Floats:
 
 
 def reckon(network: ColorNetwork, x: Floats) -> Floats:
-    """Return what a network makes of densities (N, 3)."""
+    """Return a network's output for densities (N, 3)."""
     y = network.bias + x[:, 0:1] * network.matrix[0] + x[:, 1:2] * network.matrix[1] + x[:, 2:3] * network.matrix[2]
     hidden = x
     for layer, shift in zip(network.layers, network.shifts, strict=True):
@@ -70,7 +70,7 @@ def reckon(network: ColorNetwork, x: Floats) -> Floats:
 
 @st.composite
 def networks(draw: st.DrawFn, depth: int, *, spares: bool) -> ColorNetwork:
-    """Return networks of any width, of which most map tissue to something like tissue."""
+    """Return networks of any width, most of which map tissue to something like tissue."""
     width = draw(st.sampled_from([1, 2, 3, 4, 8, 17])) if depth else 0
     small, random = st.floats(-2, 2, width=32), np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     matrix, bias = (draw(arrays.arrays(np.float32, shape, elements=small)) for shape in ((3, 3), 3))
@@ -110,7 +110,7 @@ def test_every_color_is_that_of_the_reference(depth: int, spares: bool, data: st
 @settings(max_examples=3)
 @given(st.data())
 def test_many_colors_are_those_of_the_reference(depth: int, spares: bool, data: st.DataObject) -> None:
-    """More than examples have, so that rare ways through the kernel are gone as well."""
+    """More colors than examples have, so that rare branches of the kernel are covered, too."""
     network = data.draw(networks(depth, spares=spares))
     colors = np.random.default_rng(0).integers(0, 256, (30_000, 3), np.uint8)
     assert np.array_equal(ColorMap(network)(colors), to_levels(reckon(network, DENSITY[colors])))
@@ -119,7 +119,7 @@ def test_many_colors_are_those_of_the_reference(depth: int, spares: bool, data: 
 
 
 def test_the_reference_sees_ink_tissue_and_what_is_between() -> None:
-    """Else the tests above would say little of it."""
+    """Otherwise, the tests above would prove little."""
     strong = np.array([[1.4, 1.9, 1.0], [0.05, 0.96, 0.62]], np.float32)
     ink = Ink.of(np.zeros(3, np.float32), strong)
     assert ink is not None
@@ -138,7 +138,7 @@ def test_an_identity_changes_nothing() -> None:
 
 
 def test_densities_are_taken_as_they_come() -> None:
-    """As doubles, and with gaps between them."""
+    """As doubles, and as a strided view."""
     swap = ColorMap(ColorNetwork(np.eye(3, dtype=np.float32)[::-1].copy(), np.zeros(3, np.float32)))
     densities = np.random.default_rng(0).uniform(0, 5, (8, 6))
     mapped = swap.map_densities(densities[::2, ::2])
@@ -169,7 +169,7 @@ def test_arrays_that_do_not_fit_are_refused(name: str, array: Floats) -> None:
 
 
 def test_where_nothing_can_be_cached_the_kernel_is_compiled_each_time() -> None:
-    """As in a container without a home, of which nothing may be written."""
+    """As in a read-only container without a home folder."""
     program = "from bottlegan.colormap import kernel; assert not kernel.CACHED"
     nowhere = {key: value for key, value in os.environ.items() if key != "NUMBA_CACHE_DIR"}
     nowhere["NUMBA_CACHE_LOCATOR_CLASSES"] = "UserProvidedCacheLocator"  # and none is provided

@@ -5,7 +5,7 @@ from bottlegan.colormap.keys import BLUE, COLORS, GREEN, RED, count_colors
 
 
 def test_every_color_has_a_place_of_its_own() -> None:
-    """The bits of the three channels do not overlap, and each level has other ones."""
+    """The bits of the three channels do not overlap, and each level has different bits."""
     used = [int(np.bitwise_or.reduce(channel)) for channel in (RED, GREEN, BLUE)]
     assert sum(used) == used[0] | used[1] | used[2] == COLORS - 1
     assert all(len(np.unique(channel)) == 256 for channel in (RED, GREEN, BLUE))

@@ -23,7 +23,7 @@ def density(place: Decimal) -> Decimal:
 
 
 def middles(value: np.float32) -> list[Decimal]:
-    """Return the numbers between which all are rounded to `value`."""
+    """Return the limits between which all numbers are rounded to `value`."""
     beside = (np.nextafter(value, np.float32(way)) for way in (-np.inf, np.inf))
     return [(Decimal(float(value)) + Decimal(float(other))) / 2 for other in beside]
 
@@ -40,7 +40,7 @@ def around(values: Floats) -> Floats:
 
 
 def find_levels(densities: Floats) -> Pixels:
-    """Return the levels that the kernel finds, one density at a time: as the bias of a map of a single color."""
+    """Return the kernel's levels, one density at a time: the density is the bias of a map of a single color."""
     color, nothing = np.zeros((1, 3), np.uint8), np.zeros((3, 3), np.float32)
     padded = np.concatenate([densities, np.zeros(-len(densities) % 3, np.float32)]).reshape(-1, 3)
     found = [ColorMap(ColorNetwork(nothing, bias.copy()), remembers=False)(color)[0] for bias in padded]

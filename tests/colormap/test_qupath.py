@@ -48,7 +48,7 @@ def test_quoted_text_is_one_literal(text: str) -> None:
 
 
 def test_the_class_that_maps_colors_does_what_the_package_does(tmp_path: Path) -> None:
-    """No QuPath here, and no Groovy. But this class of the script is plain Java as well, so Java can run it."""
+    """There is no QuPath and no Groovy here. But this class of the script is also plain Java, so Java can run it."""
     compiler, java = shutil.which("javac"), shutil.which("java")
     if compiler is None or java is None:
         pytest.skip("there is no javac and java to run a part of the script")

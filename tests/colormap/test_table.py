@@ -25,7 +25,7 @@ STATM = Path("/proc/self/statm")
 
 
 def bend() -> ColorNetwork:
-    """A network in which everything takes part: two hidden layers, and ink that is left as it is."""
+    """A network with all parts: two hidden layers, and ink that stays unchanged."""
     random = np.random.default_rng(0)
     layers, shifts, last = (random.normal(0, 0.4, shape).astype(np.float32) for shape in ((2, 5, 5), (2, 5), (5, 3)))
     ink = Ink.of(np.full(3, 0.1, np.float32), np.array([[1.4, 1.9, 1.0], [0.05, 0.96, 0.62]], np.float32))
@@ -44,7 +44,7 @@ def noise(*shape: int, seed: int = 0) -> Pixels:
 
 
 def in_pieces(network: ColorNetwork, image: Pixels) -> Pixels:
-    """Return what a map makes of an image that it sees in pieces, and does not remember."""
+    """Map an image in pieces, with a map that remembers no colors."""
     convert, pixels = ColorMap(network, remembers=False), image.reshape(-1, 3)
     mapped = [convert(pixels[start : start + 999]) for start in range(0, len(pixels), 999)]
     return np.concatenate([*mapped, pixels[:0]]).reshape(image.shape)
@@ -58,7 +58,7 @@ def place(color: Pixels) -> int:
 @given(IMAGES)
 def test_a_map_that_remembers_maps_as_one_that_does_not(image: Pixels) -> None:
     table = ColorMap(bend())
-    for _ in range(2):  # first the colors are new, then they are known
+    for _ in range(2):  # first the colors are new, then they are remembered
         mapped = table(image)
         assert (mapped.dtype, mapped.shape) == (image.dtype, image.shape)
         assert np.array_equal(mapped, in_pieces(bend(), image))
@@ -162,7 +162,7 @@ def test_a_digest_is_that_of_all_colors_counted_from_black_to_white() -> None:
 
 
 class Watching(Silent):
-    """Sees what is reported, and stops after two blocks."""
+    """Records the progress, and stops after two blocks."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, int | None]] = []
@@ -184,7 +184,7 @@ def test_filling_reports_its_progress() -> None:
 
 @pytest.mark.skipif(not STATM.exists(), reason="only Linux says how much memory a process has")
 def test_an_empty_table_takes_next_to_no_memory() -> None:
-    """And one of few colors takes little."""
+    """A map of few colors takes little memory."""
 
     def resident() -> float:
         return int(STATM.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20

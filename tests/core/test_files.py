@@ -9,6 +9,7 @@ from bottlegan.core.files import (
     check_apart,
     check_folder,
     check_readable,
+    keeping_private,
     make_folder,
     replacing,
     replacing_folder,
@@ -51,6 +52,21 @@ def test_a_private_file_is_for_its_owner(tmp_path: Path) -> None:
     with replacing(tmp_path / "secret", private=True) as temporary:
         temporary.write_text("x")
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_what_is_made_in_a_private_block_is_for_its_owner(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        with keeping_private():
+            make_folder(tmp_path / "state")
+            (tmp_path / "state" / "log").write_text("")
+        (tmp_path / "plain").write_text("")
+    finally:
+        os.umask(before)
+    modes = [
+        path.stat().st_mode & 0o777 for path in (tmp_path / "state", tmp_path / "state" / "log", tmp_path / "plain")
+    ]
+    assert modes == [0o700, 0o600, 0o644]
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""State on disk: on disk in time, whole, in two generations, and never believed when a bit has changed."""
+"""State on disk: durable, atomic, in two generations, and refused if any bit has changed."""
 
 import os
 import stat

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from bottlegan.core.errors import MissingError
-from bottlegan.data.peso import PesoPatches, list_peso_slides, open_peso_patches
+from bottlegan.data.peso import PesoPatches, open_peso_patches
 from bottlegan.imaging.files import write_image
 
 
@@ -41,30 +41,3 @@ def test_real_patches_match_their_masks(peso: PesoPatches) -> None:
     assert len(peso.ids) == 240
     assert peso.read_images("reference", peso.ids[:1]).shape == (1, 3, 448, 448)
     assert 0 < peso.read_mask(peso.ids[0]).mean() < 1
-
-
-def test_slides_are_paired_with_their_best_mask(tmp_path: Path) -> None:
-    (tmp_path / "masks").mkdir()
-    for name in (
-        "pds_10_HE.tif",
-        "pds_2_HE.tif",
-        "pds_3_HE.tif",
-        "masks/pds_2_HE_training_mask.tif",
-        "masks/pds_10_HE_training_mask.tif",
-        "masks/pds_10_HE_training_mask_corrected.tif",
-        "pds_4_P63.tif",
-    ):
-        (tmp_path / name).touch()
-    slides = list_peso_slides(tmp_path)
-    assert [slide.number for slide in slides] == [2, 3, 10]
-    assert [slide.mask and slide.mask.name for slide in slides] == [
-        "pds_2_HE_training_mask.tif",
-        None,
-        "pds_10_HE_training_mask_corrected.tif",
-    ]
-    assert [slide.corrected for slide in slides] == [False, False, True]
-
-
-def test_a_folder_without_slides_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(MissingError, match="no PESO slide"):
-        list_peso_slides(tmp_path)

@@ -1,4 +1,4 @@
-"""Every example runs as it is, and does what it says."""
+"""Every example runs unchanged, and does what it says."""
 
 import json
 import runpy
@@ -22,7 +22,7 @@ NEEDS = {
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """What runs an example in an empty folder, and returns the lines that it printed."""
+    """Run an example in an empty folder, and return the lines that it printed."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(EXAMPLES)
 
@@ -55,7 +55,7 @@ def test_a_federation_with_its_own_network(run: Run) -> None:
     said = run("federation")
     assert said[-1] == "6 rounds"
     assert Path("example-output/federation/run/network.safetensors").is_file()
-    assert run("federation")[-1] == "6 rounds"  # a second time it finds everything there
+    assert run("federation")[-1] == "6 rounds"  # the second run finds everything done
 
 
 def test_predictions_become_outlines(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The documentation site: it builds strictly, needs no internet, and its reference holds all that there is."""
+"""The documentation site: it builds strictly, needs no internet, and its reference is complete."""
 
 import dataclasses
 import html
@@ -33,7 +33,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("mkdocs", reason="MkDocs is not installed; run `pip install 'bottlegan[docs]'`")
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
-    # Where the package is, and nothing that would let the build reach the internet unnoticed.
+    # Only the package's path, and nothing that would let the build reach the internet unnoticed.
     environment = os.environ | {"NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(ROOT / "src"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -75,7 +75,7 @@ def test_pages_load_nothing_from_elsewhere_and_nothing_that_is_not_there(site: P
             assert load.startswith("data:") or (page.parent / load.split("?")[0]).exists(), f"{page}: {load} is missing"
     styles = "".join(path.read_text(encoding="utf-8") for path in site.rglob("*.css"))
     assert not re.search(r"url\(['\"]?(https?:)?//", styles)
-    assert (site / "search" / "search_index.js").is_file()  # what a search from a folder needs
+    assert (site / "search" / "search_index.js").is_file()  # needed for searching from a folder
 
 
 def list_commands(command: click.Command, path: str) -> Iterator[tuple[str, click.Command]]:

@@ -1,4 +1,4 @@
-"""What README and docs tell users to type works: commands are understood, quick ones run, and so does all Python."""
+"""README and docs work as typed: all commands are understood, quick ones run, and so does all Python."""
 
 import re
 import shlex
@@ -26,7 +26,7 @@ WORDS = re.compile(r"^[\w./-]+$")
 
 
 def list_commands(page: Path) -> Iterator[str]:
-    """The commands in the blocks of a page, and those that are whole in its lines: with an argument, or an option."""
+    """The commands in the blocks of a page, and complete ones in its text, with an argument or an option."""
     for block in re.findall(r"```(?:sh|bash|console)\n(.*?)```", TEXT[page], re.DOTALL):
         joined = re.sub(r"\\\n\s*", " ", block)
         yield from (line.removeprefix("$ ").strip() for line in joined.splitlines() if "bottlegan " in line[:12])

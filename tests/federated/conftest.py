@@ -71,7 +71,7 @@ def tiny() -> Phase2Config:
 
 @pytest.fixture(scope="session")
 def sure(tiny: Phase2Config) -> Phase2Config:
-    """The same with FixMatch, which believes whatever it sees."""
+    """The same with FixMatch, and a threshold that every prediction passes."""
     return replace(tiny, fixmatch=FixMatchConfig(enabled=True, warm_up=0.0, threshold=0.5))
 
 
@@ -82,7 +82,7 @@ def _no_global_generator() -> None:
 
 @pytest.fixture(scope="session")
 def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three labs and a reference set in files, to be copied by whoever changes them."""
+    """Three labs and a reference set in files; tests that change them must work on a copy."""
     out = tmp_path_factory.mktemp("drawn")
     config = LabsConfig(
         count=3, train=2, test=1, size=96, labeled=2, windows=3, window_size=64, reference_patches=3, variety="labs"

@@ -1,4 +1,4 @@
-"""A bit that flips in any file of a run, on the server or in a lab, is found, or changes nothing."""
+"""A flipped bit in any file of a run, on the server or in a lab, is noticed or changes nothing."""
 
 import json
 import os
@@ -21,11 +21,11 @@ from bottlegan.federated.server.federation import run_federation
 from bottlegan.models.document import PRIOR
 
 FLIPS = 36
-"""Every file of the run at least once; the environment may ask for more, FLIPS=500."""
+"""Number of flips: every file of the run at least once; the environment can ask for more, with FLIPS=500."""
 
 
 class Killed(LocalExchange):
-    """Ends the process, so to speak, when it is to train in a certain round."""
+    """Simulates a crash when it is asked to train in a certain round."""
 
     def __init__(self, labs: Mapping[str, Path], at: int | None = None) -> None:
         super().__init__({name: open_client(path).answer for name, path in labs.items()})
@@ -39,7 +39,7 @@ class Killed(LocalExchange):
 
 @pytest.fixture(scope="module")
 def stopped(drawn: Path, tiny: Phase2Config, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FederationConfig]:
-    """A run that was killed in round 4 of 4, with its labs, that has a prior and labs' own layers."""
+    """A run with its own prior and FedBN, and its labs, killed in round 4 of 4."""
     out = tmp_path_factory.mktemp("stopped")
     for part in ("labs", "reference"):
         shutil.copytree(drawn / part, out / part)
@@ -88,7 +88,7 @@ def test_every_flipped_bit_is_found_or_changes_nothing(
 
 
 def is_noticed(out: Path, config: FederationConfig, wanted: bytes) -> bool:
-    """Whether it is found when the run goes on or its logs are verified; or what comes of it is the same."""
+    """Whether the flip is noticed when the run resumes or its logs are verified, or the result is the same."""
     try:
         found = go_on(out, config)
         for path in (out / "run").glob("*.jsonl"):

@@ -1,4 +1,4 @@
-"""Private rounds of labs with images: the server learns sums, and labs may be gone at any step."""
+"""Private rounds of labs with images: the server learns only sums, and labs may drop out at any step."""
 
 import json
 import random
@@ -56,7 +56,7 @@ def plan(tiny: Phase2Config) -> FederationConfig:
 
 
 class Watched(LocalExchange):
-    """Keeps all that was said, and loses what it is told to."""
+    """Records all requests and replies, and drops the chosen ones."""
 
     def __init__(self, clients: Mapping[str, Client], lose: Mapping[str, str] | None = None) -> None:
         super().__init__({name: client.answer for name, client in clients.items()})
@@ -109,7 +109,7 @@ def test_with_fewer_than_two_thirds_nothing_is_summed(
     clients: dict[str, Client], plan: FederationConfig, tmp_path: Path
 ) -> None:
     gone = dict.fromkeys(sorted(clients)[:2], "train")
-    with pytest.raises(FederationError, match="3 labs have answered to train, at least 4 are needed"):
+    with pytest.raises(FederationError, match="3 labs have answered 'train', at least 4 are needed"):
         run(Watched(clients, gone), plan, tmp_path)
 
 
@@ -163,7 +163,7 @@ def test_a_wrong_share_or_update_is_found(clients: dict[str, Client], plan: Fede
 
     exchange = Watched(clients)
     exchange.change = spoil("unmask")
-    with pytest.raises(FederationError, match=r"the shares of .* do not fit together"):
+    with pytest.raises(FederationError, match=r"the shares of .* do not match"):
         run(exchange, plan, tmp_path / "share")
 
     def scream(name: str, request: Request, reply: Reply | Absence) -> Reply | Absence:
@@ -181,7 +181,7 @@ def replay(client: Client, said: list[tuple[str, Request, Reply | Absence]], nam
 
 
 def test_a_lab_hides_and_reveals_once(clients: dict[str, Client], plan: FederationConfig, tmp_path: Path) -> None:
-    """What a curious server may try: each would give away an update."""
+    """Requests of a curious server, each of which would reveal an update."""
     plan = replace(plan, phase2=replace(plan.phase2, rounds=1))
     exchange = Watched(clients)
     run(exchange, plan, tmp_path)
@@ -280,13 +280,13 @@ def test_noise_is_as_strong_as_it_is_said(
     assert said["epsilon"] == loud.history.rounds[-1].epsilon
     assert list_rounds(read_run(tmp_path / "loud")).columns[-1] == "epsilon"
     noise = to_row(loud.weights, quiet.weights)
-    # Of the sum; with `secure`, all five replied where four were needed, and without it each has added all of it.
+    # In the sum. With `secure`, five replied but four were needed; without it, each adds all of the noise.
     factor = {"{'secure': True}": np.sqrt(5 / 4), "{}": np.sqrt(5)}.get(str(privacy), 1.0)
     assert LABS * noise.std() == pytest.approx(2.5 * factor, rel=0.1)
 
 
 def test_robust_rules_and_too_few_labs_are_refused_by_name(plan: FederationConfig) -> None:
-    with pytest.raises(ConfigError, match=r"strategy.robust = median looks at single updates"):
+    with pytest.raises(ConfigError, match=r"strategy.robust = median compares single updates"):
         replace(plan, strategy=replace(plan.strategy, robust="median"))
     with pytest.raises(ConfigError, match=r"privacy.secure needs 3 labs in a round"):
         replace(plan, rounds=RoundsConfig(clients=2, least=1))
@@ -333,7 +333,7 @@ def read(stream: IO[bytes]) -> bytes:
 
 
 def scan(pid: int, needles: list[bytes]) -> int:
-    """Return how many of the needles are in the memory of a process."""
+    """Return how many of the needles occur in the memory of a process."""
     found: set[bytes] = set()
     with Path(f"/proc/{pid}/maps").open() as maps, Path(f"/proc/{pid}/mem").open("rb", 0) as memory:
         for line in maps:
@@ -355,9 +355,9 @@ def scan(pid: int, needles: list[bytes]) -> int:
 def test_the_server_process_never_holds_an_update_in_the_clear(
     clients: dict[str, Client], plan: FederationConfig, tmp_path: Path, secure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Labs are in this process, the server is in another, whose memory is searched for what the labs have hidden.
+    """The labs run in this process, the server in another, whose memory is searched for the labs' updates.
 
-    Without secure aggregation, it is found there.
+    Without secure aggregation, they are found there.
     """
     needles: list[bytes] = []
     release, draw = Private.release, random.Random(1)  # noqa: S311 - no secret
@@ -369,7 +369,7 @@ def test_the_server_process_never_holds_an_update_in_the_clear(
         return release(self, row, privacy, labs, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Private, "release", watch)
-    # Without `secure`, the same rows on the same grid; noise too small to change a number, so that the way is the same.
+    # Without `secure`, noise that is too small to change any number gives the same rows on the same grid.
     privacy = SECURE if secure else PrivacyConfig(noise=1e-12)
     plan = replace(plan, privacy=privacy, phase2=replace(plan.phase2, rounds=1))
     (tmp_path / "plan.toml").write_text(to_toml(plan))

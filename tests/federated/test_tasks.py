@@ -54,14 +54,14 @@ def show(index: int, style: Style) -> Pixels:
 
 
 def write_lab(folder: Path, style: Style, task: Task, **config: object) -> Path:
-    """Write a lab that holds all patches: the first two to score on, the others to train on."""
+    """Write a lab with all patches: the first two for scoring, the others for training."""
     for index in range(len(TISSUES)):
         image, part = show(index, style), "test" if index < 2 else "labeled"
         (folder / "images").mkdir(parents=True, exist_ok=True)
         write_image(folder / "images" / f"{index}.png", image)
         epithelium = TISSUES[index].epithelium.numpy()
         if task.kind == "classification":
-            # Of every other kind, so that both are everywhere.
+            # Every other one, so that each part has both kinds.
             below = folder / part / task.classes[index % 2]
             below.mkdir(parents=True, exist_ok=True)
             write_image(below / f"{index}.png", image)
@@ -107,20 +107,20 @@ def test_three_classes_and_a_slide_of_the_lab_afterwards(labs: Callable[..., dic
     text = (tmp_path / "run" / "scores.txt").read_text()
     assert "client    IOU   Dice    ECE    NLL" in text
     assert "iou of epithelium" in text
-    # What comes of it is used as it is.
+    # The result is used unchanged.
     predictor = Predictor.load(tmp_path / "run" / "network.safetensors")
     found = predictor(read_image(tmp_path / "labs" / "dark" / "images" / "0.png"))
     assert found.probabilities.shape == (3, SIZE, SIZE)
     assert predictor.document.temperature == last.temperature
     members = json.loads((tmp_path / "run" / "clients.json").read_text())["clients"]
-    assert sum(members["dark"]["classes"]) == 4 * (SIZE - 4) * SIZE  # without what is ignored
+    assert sum(members["dark"]["classes"]) == 4 * (SIZE - 4) * SIZE  # without ignored pixels
 
 
 def test_classes_of_patches_with_fixmatch_for_labs_without_labels(
     labs: Callable[..., dict[str, Path]], tmp_path: Path
 ) -> None:
     found = labs(PATCHES)
-    # One has a table instead of folders, and a third one has no labels at all.
+    # One lab has a table instead of folders, and a third one has no labels.
     pale = found["pale"].parent / "labeled"
     rows = []
     for name in PATCHES.classes:
@@ -173,7 +173,7 @@ def test_a_federation_can_start_from_a_file(labs: Callable[..., dict[str, Path]]
 
 
 @pytest.mark.slow
-# Ray leaves pipes to /dev/null, and processes that it has told to end, to the garbage collector.
+# Ray leaves open pipes and stopped processes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_three_classes_in_flowers_engine(labs: Callable[..., dict[str, Path]], tmp_path: Path) -> None:
     found, config = labs(THREE), plan(THREE)
@@ -213,7 +213,7 @@ TASK = 'classes = ["glass", "stroma", "epithelium"]\nignore = 255\n'
         (
             '[phase2.task]\nclasses = ["stroma", "epithelium"]\nignore = 255\n',
             "",
-            "dark: cannot take part: its labeled images cannot be used for these classes; its own log names the file",
+            "dark: cannot take part: its labeled images cannot be used for these classes; the lab's own log names",
             "_mask.png: holds 2, which is no class id; the classes are 0 stroma, 1 epithelium",
         ),
         (
@@ -270,7 +270,7 @@ def test_bad_input_is_told_in_one_line_at_the_server_and_in_the_lab(
     if own:
         told = (found["dark"].parent / "state" / "errors.jsonl").read_text()
         assert own in told
-        # Nothing of the lab's files is told to the server.
+        # The server learns nothing about the lab's files.
         assert str(tmp_path / "labs") not in said
         assert "_mask.png" not in said
 

@@ -18,7 +18,7 @@ PICTURE = RANDOM.integers(0, 256, (20, 30, 3), dtype=np.uint8)
 
 
 def png(width: int, height: int, bits: int, kind: int, rows: bytes) -> bytes:
-    """Put a PNG together, for what Pillow does not write: kind 0 is gray, 2 is RGB."""
+    """Build a PNG that Pillow cannot write; kind 0 is gray, 2 is RGB."""
 
     def chunk(tag: bytes, body: bytes) -> bytes:
         return struct.pack(">I", len(body)) + tag + body + struct.pack(">I", zlib.crc32(tag + body))
@@ -131,7 +131,7 @@ def bomb(path: Path) -> None:
 
 
 def small_bomb(path: Path) -> None:
-    path.write_bytes(png(10_001, 10_001, 8, 2, b""))  # a size that Pillow itself does not mind
+    path.write_bytes(png(10_001, 10_001, 8, 2, b""))  # a size that Pillow itself accepts
 
 
 @pytest.mark.parametrize(

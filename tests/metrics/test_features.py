@@ -23,7 +23,7 @@ def noise(*shape: int, seed: int = 0) -> Tensor:
 
 
 def waves(height: int = 24, width: int = 32) -> Tensor:
-    """Return an image `(3, H, W)` that a formula gives, so that no random generator can change it."""
+    """Return an image `(3, H, W)` from a formula, so that no random generator can change it."""
     y, x = torch.meshgrid(torch.arange(height).double(), torch.arange(width).double(), indexing="ij")
     return torch.stack([0.5 + 0.4 * torch.sin(x / (2 + c) + y / (5 - c)) for c in range(3)])
 
@@ -52,7 +52,7 @@ def test_a_blank_image_has_a_color_and_no_texture() -> None:
 
 
 def test_a_second_layer_of_stain_moves_the_means_only() -> None:
-    # Optical densities add up: this is what the features must see as a change of color and not of texture.
+    # Optical densities add up. The features must see this as a change of color, not of texture.
     image = 0.2 + 0.8 * noise(3, 20, 20).double()
     layer = torch.tensor([0.1, 0.3, 0.2], dtype=torch.float64)
     before, after = offline_features(image), offline_features(to_rgb(to_density(image) + layer[:, None, None]))

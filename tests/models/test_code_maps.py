@@ -18,7 +18,7 @@ from bottlegan.stain.affine import AffineMap, StyleMaps, both_ways
 from bottlegan.stain.density import map_images
 from bottlegan.training.prior import PriorConfig, begin_prior
 
-# As many styles as the shipped prior's codes are measured in: few of them leave some maps out.
+# As many styles as for the shipped prior's codes: with fewer, some maps have no code.
 SMALL = PriorConfig(model=ModelConfig(code_size=24, generator=GeneratorConfig(width=8, depth=1, mapping=8)), width=8)
 
 
@@ -33,7 +33,7 @@ def draw_map(random: torch.Generator, count: int) -> AffineMap:
 
 
 def draw_maps(seed: int = 0, count: int = 20) -> StyleMaps:
-    """Return maps of styles, of which neither way is the inverse of the other."""
+    """Return maps of styles whose two directions are not inverses of each other."""
     random = torch.Generator().manual_seed(seed)
     return StyleMaps(draw_map(random, count), draw_map(random, count))
 

@@ -1,4 +1,4 @@
-"""A frozen network beside the network of torch that it was made of, and what it leaves as it is."""
+"""A frozen network against the torch network that it was made from, and the colors that it keeps."""
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -37,7 +37,7 @@ FINITE = st.floats(-1e3, 1e3, width=32)
 
 
 def build(paradigm: Paradigm, generator: GeneratorConfig, seed: int = 0) -> StyleModel:
-    """Return a model of which all weights say something, and no map is wild."""
+    """Return a model in which all weights matter and no map is extreme."""
     random = torch.Generator().manual_seed(seed)
     model = build_model(ModelConfig(paradigm=paradigm, code_size=6, generator=generator), STYLES, random)
     for name, parameter in model.named_parameters():
@@ -69,7 +69,7 @@ def test_a_frozen_network_maps_as_the_one_of_torch(paradigm: Paradigm, depth: in
         assert_alike(mapped, by_torch(model, colors, code, direction))
         assert (mapped != colors).mean() > 0.5
         other = ColorMap(freeze(weights, model.codes["c"].numpy(), direction))(colors[:1000])
-        same = paradigm == "many-many" and direction == "normalize"  # which is not told where it comes from
+        same = paradigm == "many-many" and direction == "normalize"  # which does not know the source style
         assert np.array_equal(mapped[:1000], other) == same
 
 
@@ -139,7 +139,7 @@ and 53 to 194 if the fade is replaced by a step."""
 
 @dataclass(frozen=True)
 class Fitted:
-    """A style, and how colors of it are mapped."""
+    """A style, and the map of its colors."""
 
     style: Style
     ink: Ink
@@ -159,7 +159,7 @@ def prior(plain_prior: BottleGAN) -> ModelWeights:
 
 @pytest.fixture(scope="module", params=[0, 1, 2])
 def fitted(request: pytest.FixtureRequest, content: Tensor, plain_prior: BottleGAN, prior: ModelWeights) -> Fitted:
-    """A lab's style, as it truly is, and tissue of it; in the first, hematoxylin is as blue as ink."""
+    """A lab's true style and its tissue; in the first, hematoxylin is as blue as ink."""
     style = draw_style(numpy_stream(5, "spare", request.param), "lab", LABS)
     images = from_batch(render(content[:4], style, torch.Generator().manual_seed(0)))
     code = encode_maps(plain_prior, both_ways(true_maps([style])))[0].float().numpy()
@@ -193,7 +193,7 @@ def test_glass_of_any_tint_is_mapped_as_if_there_were_no_ink(fitted: Fitted) -> 
     colors = (to_levels(fitted.ink.glass) + tints).clip(0, 255).astype(np.uint8)
     assert (fitted.spares(colors) == fitted.everything(colors)).all()
     above = 3 * (DENSITY[colors] - fitted.ink.glass)
-    assert (weigh_ink(above + fitted.ink.glass, fitted.ink) > 0.5).any()  # if it were not so faint, some would be ink
+    assert (weigh_ink(above + fitted.ink.glass, fitted.ink) > 0.5).any()  # if less faint, some of it would be ink
 
 
 def test_ink_is_left_as_it_is(fitted: Fitted) -> None:
@@ -252,7 +252,7 @@ def test_of_a_style_in_which_all_is_black_nothing_can_be_told(prior: ModelWeight
 
 
 def test_where_glass_is_dark_nothing_is_taken_for_ink(prior: ModelWeights) -> None:
-    """As in photographs through an eyepiece, in which noise and shade would be."""
+    """As in photographs through an eyepiece, where noise and shade would count as ink."""
     dark, bright = (AffineMap(np.eye(3, dtype=np.float32)[None], np.full((1, 3), glass)) for glass in (-0.5, -0.1))
     codes = [encode_maps(prior, StyleMaps(each, each.inverse()))[0] for each in (dark, bright)]
     assert describe_ink(prior, codes[0], "normalize") is None

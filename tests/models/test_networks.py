@@ -45,7 +45,7 @@ def build(config: NetworkConfig, task: Task, seed: int = 0, crop: int = 32) -> B
 
 @pytest.fixture
 def package(monkeypatch: pytest.MonkeyPatch) -> types.ModuleType:
-    """A user's own module, to be filled with factories."""
+    """A user's own module for factories."""
     module = types.ModuleType("their_networks")
     monkeypatch.setitem(sys.modules, "their_networks", module)
     return module
@@ -159,7 +159,7 @@ def test_nothing_is_allocated_beyond_the_budget(factory: str, arguments: dict[st
     config = NetworkConfig(factory=factory, arguments=dict(arguments))
     with pytest.raises(ConfigError, match="far larger network"):
         build(config, Task())
-    assert torch.is_grad_enabled()  # what a refused factory was about to put back
+    assert torch.is_grad_enabled()  # what a refused factory would have restored
 
 
 def test_nor_in_many_small_pieces(package: types.ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:

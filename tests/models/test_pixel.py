@@ -13,7 +13,7 @@ from bottlegan.stain.density import to_density, to_rgb
 
 CODE = 6
 ROUNDED = {"rtol": 0, "atol": 1e-5}
-"""What sums in another order may differ by. Levels take the kernel instead, which has one order."""
+"""Largest difference between sums in different orders. Levels use the kernel, which has one order."""
 
 
 def noise(*shape: int, seed: int = 0) -> Tensor:
@@ -25,7 +25,7 @@ def codes(count: int, seed: int = 1) -> Tensor:
 
 
 def built(trained: bool = False, **changes: Any) -> PixelGenerator:
-    """A small generator, or with other weights than zero, as after training, everywhere."""
+    """A small generator; optionally with nonzero weights everywhere, as after training."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         generator = PixelGenerator(GeneratorConfig(**{"width": 32, "mapping": 8, **changes}), CODE)

@@ -62,7 +62,7 @@ def test_it_sees_the_neighbors_of_a_pixel_through_all_scales() -> None:
     changed[..., 8, 8] = 1 - changed[..., 8, 8]
     with torch.no_grad():
         moved = (generator(image, code) != generator(changed, code)).any(1)[0]
-    # Three 3x3 convolutions alone reach 3 pixels; what lies beyond came through a coarser scale.
+    # Three 3x3 convolutions reach 3 pixels. Anything beyond came through a coarser scale.
     assert moved[8, 2]
     assert moved[8, 14]
 

@@ -1,17 +1,16 @@
 import subprocess
 import sys
+from collections.abc import Callable
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from bottlegan.core.errors import InputError, MissingError
 from bottlegan.imaging.files import Pixels
-from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize import adapters
 from bottlegan.normalize.normalizer import Normalizer
 
@@ -19,14 +18,8 @@ NAMES = ("a", "b", "c")
 
 
 @pytest.fixture(scope="module")
-def model() -> BottleGAN:
-    random = torch.Generator().manual_seed(0)
-    config = ModelConfig(code_size=3, generator=GeneratorConfig(width=4, depth=1, mapping=3))
-    built = build_model(config, NAMES, random)
-    for parameter in built.parameters():
-        nn.init.normal_(parameter, std=0.3, generator=random)
-    assert isinstance(built, BottleGAN)
-    return built
+def model(draw_model: Callable[..., BottleGAN]) -> BottleGAN:
+    return draw_model(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +46,7 @@ IMAGE = noise(9, 12)
 
 
 def first(array: Pixels) -> Pixels:
-    """Channels first, as MONAI has them."""
+    """Channels first, as in MONAI."""
     return np.ascontiguousarray(array.transpose(2, 0, 1))
 
 

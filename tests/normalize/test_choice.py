@@ -22,7 +22,7 @@ from bottlegan.slides.reader import open_slide
 from bottlegan.stain.style import LABS, REFERENCE, draw_style
 
 GREEN, BLUE = np.array([[[20, 120, 60]]], np.uint8), np.array([[[30, 60, 170]]], np.uint8)
-STYLE = draw_style(numpy_stream(5, "spare", 0), "lab", LABS)  # in which hematoxylin is as blue as ink
+STYLE = draw_style(numpy_stream(5, "spare", 0), "lab", LABS)  # here, hematoxylin is as blue as ink
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def test_ink_is_told_by_the_stain_that_colors_come_from(model: Path, content: to
     for color_map, run, style in ((there, whole, STYLE), (back, whole.restain, REFERENCE)):
         tissue = from_batch(render(content[2:3], style))[0]
         apart = np.subtract(color_map.convert(tissue), run(tissue), dtype=int)
-        assert np.abs(apart).max() <= 1  # what is nearly glass may be ink to a thousandth
+        assert np.abs(apart).max() <= 1  # colors near glass may count as ink by a thousandth
 
 
 @pytest.mark.parametrize("direction", ["normalize", "restain"])

@@ -39,7 +39,7 @@ SHARED = Normalizer.from_model(MODEL, "b")
 
 
 def directly(colors: Pixels, direction: Direction) -> Pixels:
-    """What the network of torch makes of colors (N, 3), rounded."""
+    """Return the torch network's output for colors (N, 3), rounded."""
     with torch.no_grad():
         return from_batch(getattr(MODEL, direction)(to_batch(colors[None]), MODEL.codes["b"]))[0][0]
 
@@ -49,9 +49,9 @@ def directly(colors: Pixels, direction: Direction) -> Pixels:
 def test_the_map_gives_the_rounded_output_of_the_network(colors: Pixels, direction: Direction) -> None:
     expected = directly(colors, direction)
     fresh = Normalizer(SHARED.model, SHARED.code)
-    mapped = [each.color_map(direction)(colors) for each in (SHARED, fresh)]  # colors known from before, and new ones
+    mapped = [each.color_map(direction)(colors) for each in (SHARED, fresh)]  # remembered colors, and new ones
     assert np.array_equal(*mapped)
-    assert np.abs(np.subtract(mapped[0], expected, dtype=int)).max() <= 1  # where the sums of torch are on an edge
+    assert np.abs(np.subtract(mapped[0], expected, dtype=int)).max() <= 1  # torch's sums may be on an edge
 
 
 @pytest.mark.parametrize(("direction", "size"), [("normalize", 33), ("restain", 17)])

@@ -58,7 +58,7 @@ def images(tissue: Tensor) -> dict[str, list[Pixels]]:
 
 @pytest.fixture(scope="module")
 def labs(images: dict[str, list[Pixels]], plain_prior: BottleGAN) -> dict[str, Normalizer]:
-    """Each fitted to other tissue than the other."""
+    """Each normalizer is fitted to different tissue."""
     return {
         "a": Normalizer.fit(images["a"][:2], model=plain_prior, name="a"),
         "b": Normalizer.fit(images["b"][2:], model=plain_prior, name="b"),
@@ -94,7 +94,7 @@ def test_it_goes_through_the_reference_stain(
 ) -> None:
     batch = to_batch(images["a"][0])
     apart = there(batch) - labs["b"].restain(labs["a"](batch))
-    assert apart.abs().mean() < 1 / 255  # but for what is cut off on the way
+    assert apart.abs().mean() < 1 / 255  # except for clipped colors
     batch = to_batch(images["b"][0])
     assert (there.restain(batch) - labs["a"].restain(labs["b"](batch))).abs().mean() < 1 / 255
 

@@ -1,4 +1,4 @@
-"""Whoever asks, and however: the same color comes out with the same bytes, those of the kernel."""
+"""Every interface maps the same color to the same bytes, those of the kernel."""
 
 import copy
 import hashlib
@@ -74,7 +74,7 @@ def image(content: Tensor) -> Pixels:
 
 @pytest.fixture(scope="module")
 def expected(model: BottleGAN, image: Pixels) -> dict[Direction, Pixels]:
-    """What the kernel makes of the image, pixel by pixel and without a memory."""
+    """Map the image with the kernel, pixel by pixel and without a table."""
     weights = to_weights(model)
     maps = {way: make_map(weights, weights.code("b"), way, remembers=False) for way in DIRECTIONS}
     return {way: color_map(image) for way, color_map in maps.items()}
@@ -105,7 +105,7 @@ def test_a_normalizer_however_it_was_come_by(
         copy.deepcopy(loaded),
         ForkingPickler.loads(ForkingPickler.dumps(loaded)),
     ):
-        for _ in range(2):  # colors that are new, and those that it remembers
+        for _ in range(2):  # new colors, and remembered ones
             assert np.array_equal(each(image), expected["normalize"])
             assert np.array_equal(each.restain(image), expected["restain"])
 
@@ -216,7 +216,7 @@ def test_floats_agree_to_a_level(file: Path, image: Pixels, expected: dict[Direc
 @pytest.mark.parametrize("everything", [False, True])
 @pytest.mark.parametrize("paradigm", sorted(PARADIGMS))
 def test_floats_agree_to_a_level_in_every_paradigm(paradigm: str, everything: bool, image: Pixels) -> None:
-    """Also where a color is partly pen, and where the network goes beyond white."""
+    """Even if a color is partly pen, and if the network exceeds white."""
     normalizer, batch = Normalizer.from_model(build(paradigm), "b", everything=everything), to_batch(image)
     for call in (normalizer, normalizer.restain):
         assert levels_apart(call(batch), call(image)) < 1

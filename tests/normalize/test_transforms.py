@@ -1,4 +1,5 @@
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -7,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from bottlegan.core.errors import InputError
-from bottlegan.models.config import GeneratorConfig, ModelConfig
-from bottlegan.models.paradigms import BottleGAN, build_model
+from bottlegan.models.paradigms import BottleGAN
 from bottlegan.normalize.normalizer import Normalizer
 from bottlegan.normalize.transforms import Normalize, RandomRestain, Restain
 from bottlegan.simulation.styles import render
@@ -19,15 +19,9 @@ NAMES = ("a", "b", "c", "d")
 
 
 @pytest.fixture(scope="module")
-def model() -> BottleGAN:
+def model(draw_model: Callable[..., BottleGAN]) -> BottleGAN:
     """A small model with weights as after training, which knows four styles."""
-    random = torch.Generator().manual_seed(0)
-    config = ModelConfig(code_size=3, generator=GeneratorConfig(width=4, depth=1, mapping=3))
-    built = build_model(config, NAMES, random)
-    for parameter in built.parameters():
-        nn.init.normal_(parameter, std=0.3, generator=random)
-    assert isinstance(built, BottleGAN)
-    return built
+    return draw_model(NAMES)
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +34,7 @@ def content() -> Tensor:
 
 
 def drawn_styles(restained: Tensor, content: Tensor, model: BottleGAN) -> list[str]:
-    """Which style each image was brought to, or none."""
+    """Return the style to which each image was restained, if any."""
     styles = []
     with torch.no_grad():
         for image, given in zip(restained, content, strict=True):
@@ -96,7 +90,7 @@ def test_the_next_call_draws_anew(model: BottleGAN, content: Tensor) -> None:
 
 
 def test_workers_draw_differently(model: BottleGAN, content: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker of a data loader has a copy of the transform; only the worker's seed tells them apart."""
+    """Each worker of a data loader has a copy of the transform; only the worker's seed differs."""
     outputs = []
     for seed in (None, 11, 12, 11):
         worker = None if seed is None else SimpleNamespace(seed=seed)

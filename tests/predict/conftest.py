@@ -73,7 +73,7 @@ def save(path: Path, built: Built, config: NetworkConfig, task: Task, mode: Mode
 
 @pytest.fixture(scope="session")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The files of trained networks: of two classes, of three, of patches, and of two classes on images as they are."""
+    """Files of trained networks: two classes, three classes, patches, and two classes without normalization."""
     folder = tmp_path_factory.mktemp("networks")
     found = {}
     for name, task in (("binary", BINARY), ("three", THREE), ("patches", PATCHES)):
@@ -125,7 +125,7 @@ def labeled() -> dict[str, list[Labeled]]:
 
 @pytest.fixture(scope="session")
 def save_as() -> Callable[[Path, NetworkConfig, Task], Path]:
-    """What writes a network that knows nothing."""
+    """Writes an untrained network."""
 
     def write(path: Path, config: NetworkConfig, task: Task) -> Path:
         return save(path, build_network(config, task, torch.Generator(), crop=CROP), config, task, "plain")

@@ -107,7 +107,7 @@ def test_a_network_reaches_as_far_as_it_does() -> None:
     assert measure_reach(Built(near, 1), tissue) == 32
     assert measure_reach(Built(torch.nn.Conv2d(3, 2, 1), 1), tissue) == 0
     assert measure_reach(Built(far, 1), tissue) == FAR
-    # One that says the same of everything does not tell.
+    # A network with one constant answer proves nothing.
     assert measure_reach(Built(torch.nn.Sequential(near, torch.nn.Hardtanh(99.0, 100.0)), 1), tissue) == FAR
 
 
@@ -185,7 +185,7 @@ def test_a_slide_is_read_at_the_resolution_of_the_network(slide: Path, large: Pi
         assert between.level == 0
         assert between.size == Size(800, 600)
         assert between.mpp == pytest.approx((0.8, 0.8))
-        # A part is what it is in the whole.
+        # A part is the same as in the whole.
         everything, _ = between.read(between.whole)
         part = Region(0, 200, 104, 96, 64)
         assert np.abs(between.read(part)[0].astype(int) - everything[part.within(between.whole)]).max() <= 2
@@ -236,7 +236,7 @@ def test_patches_of_a_slide_become_pixels(networks: dict[str, Path], slide: Path
         assert predictor.task.classes[found[y, x]] == row["class"]
         assert sum(shares) == pytest.approx(1, abs=1e-4)
         assert int(np.argmax(shares)) == found[y, x]
-    # As of each patch by itself.
+    # The same as for each patch alone.
     with open_slide(slide) as opened:
         view, one = look_at(opened, predictor.task.micrometers, None), rows[-1]
         x, y = (round(int(one[key]) / view.downsample) for key in "xy")

@@ -51,7 +51,7 @@ def distances(batches: Sequence[Batch], model: BottleGAN, baseline: int = 3) -> 
 
 
 def fill(folder: Path, eosin: float, seed: int, count: int = 3) -> None:
-    """Draw control tissue, the same each time, and one image of other tissue, with so much of the usual eosin."""
+    """Draw the same control tissue each time, and one image of other tissue, with a share of the usual eosin."""
     usual = LABORATORIES[5]
     red, green, blue = (eosin * value for value in usual.eosin)
     style = replace(usual, eosin=(red, green, blue))
@@ -84,7 +84,7 @@ def test_drift_is_found_where_eosin_fades_and_only_there(model: BottleGAN, fitte
     assert say_result(fading).startswith("Drift found: ")
     for values in zip(*((p.code_distance, p.delta_e) for p in fading.points[3:]), strict=True):
         assert list(values) == sorted(values)
-    # Half of the eosin is plain to see, and the patches of color show it.
+    # Losing half of the eosin is easy to see, and the patches of color show it.
     assert fading.points[4].delta_e > 3
     assert np.abs(fading.points[4].colors.astype(int) - fading.colors)[4, 0].max() > 20
 
@@ -95,7 +95,7 @@ def test_the_distance_between_codes_is_their_root_mean_square(model: BottleGAN) 
 
 
 def test_a_baseline_batch_is_compared_with_the_others(model: BottleGAN) -> None:
-    # With itself in the mean, the first would be only 0.2 away.
+    # If it were part of the mean, the first would be only 0.2 away.
     found = distances([batch("a", 0.3), batch("b", 0), batch("c", 0), batch("d", 0.1)], model)
     assert found == pytest.approx([0.3, 0.15, 0.15, 0])
     assert distances([batch("a", 0.3)], model) == [0]

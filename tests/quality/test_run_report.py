@@ -42,7 +42,7 @@ def tell(folder: Path, *events: dict[str, object]) -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """The folder of a run that is going on, in which a line of the log is just being written."""
+    """The folder of a running federation whose log has an unfinished line."""
     (tmp_path / CONFIG).write_text("{}")
     write_members(tmp_path, Members(clients={n: Member(labeled=1, unlabeled=2, test=3, verdict="good") for n in "ab"}))
     rounds = (record(1, False, left_out={"c": "<b>killed</b>"}), record(2, True), record(3, False))

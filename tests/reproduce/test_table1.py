@@ -16,7 +16,8 @@ from bottlegan.models.weights import ModelWeights
 from bottlegan.reproduce.federations import obtain_styles
 from bottlegan.reproduce.figure3 import SHOWN, write_figure
 from bottlegan.reproduce.pseudo_labels import count, summarize
-from bottlegan.reproduce.table1 import FOLDS, SEEDS, Experiment, make_run, run_table1
+from bottlegan.reproduce.runs import SEEDS, run_table
+from bottlegan.reproduce.table1 import FOLDS, Table1, make_run
 from bottlegan.reproduce.table1_files import Point, Scores, Table1Run, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import METHODS, SWEEP, find_stain, plan_training
 from bottlegan.reproduce.world import World, draw_world
@@ -30,14 +31,14 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def smoke(tmp_path_factory: pytest.TempPathFactory) -> Experiment:
-    experiment = Experiment("smoke", "wide", tmp_path_factory.mktemp("table1"))
+def smoke(tmp_path_factory: pytest.TempPathFactory) -> Table1:
+    experiment = Table1("smoke", tmp_path_factory.mktemp("table1"), styles="wide")
     experiment.runs.mkdir()
     return experiment
 
 
 @pytest.fixture(scope="module")
-def styles(world: World, smoke: Experiment) -> ModelWeights:
+def styles(world: World, smoke: Table1) -> ModelWeights:
     return obtain_styles(world.labs("own"), 0, smoke.runs / "styles-code-seed0-fold0.safetensors")
 
 
@@ -56,7 +57,7 @@ def distance(a: Pixels, b: Pixels) -> float:
 
 
 def test_all_rows_have_five_seeds_and_the_papers_rows_three_folds() -> None:
-    runs = Experiment("cpu", "mixtures", Path()).list_runs()
+    runs = Table1("cpu", Path(), styles="mixtures").list_runs()
     assert len(set(runs)) == len(runs)
     for method in METHODS:
         own = {(seed, fold) for key, seed, fold in runs if key == method.key}
@@ -68,18 +69,18 @@ def test_all_rows_have_five_seeds_and_the_papers_rows_three_folds() -> None:
 
 
 def test_only_rows_that_are_asked_for_are_made() -> None:
-    some = Experiment("cpu", "wide", Path(), rows=("oracle",), draws=2)
+    some = Table1("cpu", Path(), rows=("oracle",), draws=2, styles="wide")
     assert set(some.list_runs()) == {("oracle", seed, fold) for seed in range(2) for fold in range(FOLDS)}
     first = replace(some, folds=1)
     assert first.list_runs() == [("oracle", 0, 0), ("oracle", 1, 0)]
-    with pytest.raises(InputError, match="table1 has no row oracel; there are: fedavgm"):
-        Experiment("cpu", "wide", Path(), rows=("oracel",))
+    with pytest.raises(InputError, match="has no row oracel; there are: fedavgm"):
+        Table1("cpu", Path(), rows=("oracel",), styles="wide")
     with pytest.raises(InputError, match="table1 has 1 to 3 folds, not 4"):
         replace(some, folds=4)
 
 
 def test_settings_are_chosen_on_labs_that_the_table_never_sees() -> None:
-    table, sweep = (Experiment("cpu", "mixtures", Path(), sweep=sweep) for sweep in (False, True))
+    table, sweep = (Table1("cpu", Path(), styles="mixtures", sweep=sweep) for sweep in (False, True))
     assert not {seed for _, seed, _ in table.list_runs()} & {seed for _, seed, _ in sweep.list_runs()}
     assert {key for key, _, _ in sweep.list_runs()} == {method.key for method in SWEEP}
 
@@ -132,7 +133,7 @@ def test_these_rows_predict_on_images_as_they_are(key: str, world: World, styles
 
 
 @pytest.mark.parametrize("key", ["fedavgm", "bottlegan-fixmatch", "bottlegan-adversarial", "local", "pooled", "fedbn"])
-def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, smoke: Experiment) -> None:
+def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeights, smoke: Table1) -> None:
     path = smoke.path(key, 0, 0)
     run = make_run((key, 0, 0), smoke)
     written = path.read_text()
@@ -149,7 +150,7 @@ def test_a_run_is_written_and_its_seed_reproduces_it(key: str, styles: ModelWeig
 
 
 def test_an_interrupted_run_goes_on_where_it_was(
-    styles: ModelWeights, smoke: Experiment, monkeypatch: pytest.MonkeyPatch
+    styles: ModelWeights, smoke: Table1, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = make_run(("bottlegan-restain", 0, 0), smoke)
     smoke.path("bottlegan-restain", 0, 0).unlink()
@@ -195,7 +196,7 @@ def test_pseudo_labels_are_counted_as_by_hand() -> None:
     found = torch.tensor([1, 1, 0, 0, 1, 0])
     sure = torch.tensor([True, True, True, True, False, False])
     truth = torch.tensor([1, 0, 0, 1, 1, 1])
-    # Sure of 4 of 6; right in the 1st and 3rd; takes 2 for epithelium, 1 of them rightly, of 4 that there are.
+    # Confident about 4 of 6, right about the 1st and 3rd; 2 called epithelium, 1 of them rightly, out of 4.
     point = summarize(25, count(found, sure, truth))
     assert (point.sure, point.right, point.precision, point.recall) == (4 / 6, 0.5, 0.5, 0.25)
     run = replace(made("fedavgm-fixmatch", 0.4, 0.2, 0.8), pseudo_labels=(point,))
@@ -212,15 +213,15 @@ def test_figure_3_has_a_line_for_each_row_that_was_made_in_each_panel(tmp_path: 
     assert all(title in drawn for title in ("IOU", "ECE", "NLL"))
 
 
-def test_finished_runs_are_read_in_the_order_of_the_rows(smoke: Experiment) -> None:
-    keys = [run.key for run in smoke.read_runs()]
+def test_finished_runs_are_read_in_the_order_of_the_rows(smoke: Table1) -> None:
+    keys = [run.key for run in smoke.read(Table1Run)]
     assert keys == [key for key in BY_KEY if key in keys]
 
 
-def test_the_command_makes_only_what_is_missing(styles: ModelWeights, smoke: Experiment) -> None:
+def test_the_command_makes_only_what_is_missing(styles: ModelWeights, smoke: Table1) -> None:
     make_run(("fedavgm", 0, 0), smoke)
     before = smoke.path("fedavgm", 0, 0).stat().st_mtime_ns
-    page = run_table1(replace(smoke, rows=("fedavgm", "hed")), jobs=1)
+    page = run_table(replace(smoke, rows=("fedavgm", "hed")), jobs=1)
     assert smoke.path("fedavgm", 0, 0).stat().st_mtime_ns == before
     assert "| FedAvgM + HED jitter | 1 |" in page.read_text()
 
@@ -241,7 +242,7 @@ def test_torchstain_leaves_alone_what_it_fails_on(world: World, styles: ModelWei
     assert distance(staining.prepare(tissue), tissue) > 20
 
 
-def test_temperature_changes_calibration_and_no_class(world: World, styles: ModelWeights, smoke: Experiment) -> None:
+def test_temperature_changes_calibration_and_no_class(world: World, styles: ModelWeights, smoke: Table1) -> None:
     run = make_run(("bottlegan-normalize", 0, 0), smoke)
     assert run.calibrated is not None
     assert run.temperature is not None

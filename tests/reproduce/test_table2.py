@@ -182,7 +182,7 @@ def test_a_method_that_raises_or_gives_nothing_finite_has_failed(broken) -> None
 
 def test_data_is_found_where_it_is_said_to_be(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(paired.VARIABLE, raising=False)
-    with pytest.raises(InputError, match="as --data or in BOTTLEGAN_PESO"):
+    with pytest.raises(InputError, match="with --data or BOTTLEGAN_PESO"):
         load_halves("cpu", None, 0, Silent())
     monkeypatch.setenv(paired.VARIABLE, "elsewhere")
     assert find_peso(None) == Path("elsewhere")
@@ -197,7 +197,7 @@ def test_figure_2_shows_every_style_with_the_saved_models(
     figure, detail = read_image(path), read_image(path.with_name("figure2_detail.png"))
     assert figure.shape[1] > 3 * figure.shape[0] * 0.9
     assert detail.shape[1] == 6 * 162
-    # Normalized tiles are nearer to one another than the styles are.
+    # Normalized tiles are more alike than the styles are.
     blocks = np.split(detail, 4)
     spread = [
         np.std([tile[28:188, :160].mean((0, 1)) for tile in np.split(block, 6, axis=1)], axis=0).sum()

@@ -14,7 +14,7 @@ from bottlegan.imaging.files import write_image
 from bottlegan.imaging.tensors import to_batch
 from bottlegan.reproduce import table3
 from bottlegan.reproduce.hospitals import FOLDS, MOST_IMAGES, Hospital, deal, draw_hospitals, read_hospitals
-from bottlegan.reproduce.table3 import METHODS, SCALES, Experiment, make_run, onboard_visitors
+from bottlegan.reproduce.table3 import METHODS, SCALES, Table3, make_run, onboard_visitors
 from bottlegan.reproduce.table3_files import Scores, Table3Run, to_csv, to_markdown
 
 NAMES = {method.key: method.name for method in METHODS}
@@ -60,7 +60,7 @@ def test_only_labs_with_masks_count_and_none_drowns_the_others(tmp_path: Path) -
     assert len(found[0].images) == MOST_IMAGES
     assert (found[0].images[0].truth == 1).all()
     (tmp_path / "index.csv").write_text("\n".join(rows[:-1]) + "\n")
-    with pytest.raises(InputError, match=r"holds 5 labs with masks of nuclei; table3 needs 6"):
+    with pytest.raises(InputError, match=r"holds 5 labs with masks of nuclei; table3 needs at least 6"):
         read_hospitals(tmp_path)
 
 
@@ -78,7 +78,7 @@ def test_a_lab_that_took_no_part_is_normalized_by_what_it_finds_itself() -> None
 def test_a_run_scores_labs_that_took_part_and_labs_that_did_not(key: str, tmp_path: Path) -> None:
     if key == "reinhard":
         pytest.importorskip("torchstain")
-    experiment = Experiment("smoke", tmp_path)
+    experiment = Table3("smoke", tmp_path)
     experiment.runs.mkdir()
     run = make_run((key, 0, 0), experiment)
     assert len(run.visitors) == 2
@@ -106,7 +106,7 @@ def test_a_lab_whose_style_is_refused_is_left_out_and_scored_as_it_is(
     monkeypatch.setattr(
         table3, "recall_hospitals", lambda _: [turn_green(each) if each.name == odd else each for each in labs]
     )
-    experiment = Experiment("smoke", tmp_path)
+    experiment = Table3("smoke", tmp_path)
     experiment.runs.mkdir()
     run = make_run(("bottlegan-normalize", 0, 0), experiment)
     assert run.refused == (odd,)
@@ -119,11 +119,11 @@ def test_a_lab_whose_style_is_refused_is_left_out_and_scored_as_it_is(
 
 def test_what_cannot_be_made_is_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no row oracle"):
-        Experiment("smoke", tmp_path, rows=("oracle",))
+        Table3("smoke", tmp_path, rows=("oracle",))
     with pytest.raises(InputError, match="as --data"):
-        Experiment("cpu", tmp_path)
+        Table3("cpu", tmp_path)
     with pytest.raises(InputError, match="no scale paper"):
-        Experiment("paper", tmp_path, tmp_path)
+        Table3("paper", tmp_path, tmp_path)
 
 
 def made(key: str, fold: int, ious: dict[str, float]) -> Table3Run:
@@ -151,10 +151,10 @@ def test_intervals_are_over_labs_and_differences_of_the_same_labs_and_folds() ->
     # .05, .06, .07: t(.975, 2) = 4.303 times .01 / sqrt(3); and .3, .4, .5: times .1 / sqrt(3)
     assert "| FedAvgM | 2 | 3 | 0.400 ± 0.248 |" in visited
     assert "| +0.060 ± 0.025 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in visited
-    # Of two labs that fell by .1 each, in one fold
+    # two labs, each lower by .1, in one fold
     assert "| R | 1 | 2 | 0.250 ± 0.635 |" in visited
     assert "| -0.100 ± 0.000 | +0.000 ± 0.000 | +0.000 ± 0.000 | 1 |" in visited
-    # One lab took part, in two folds
+    # one lab took part, in two folds
     assert "| FedAvgM | 2 | 1 | 0.800 |" in taken
     assert "| FedAvgM + HED jitter | 2 | 1 | 0.850 | 0.850 | 0.100 | 0.500 | +0.050 | +0.000 | +0.000 | 1 |" in taken
     assert to_csv(runs).count("\n") == 1 + sum(len(run.labs) for run in runs)

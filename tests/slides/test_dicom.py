@@ -32,7 +32,7 @@ def write(
     mpp: tuple[float, float] | None = MPP,
     kind: Format = "tiff",
 ) -> Path:
-    """Write a pyramid of noise, which is white below."""
+    """Write a pyramid of noise that is white at the bottom."""
     levels = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
     levels[100:] = 255
     with writing_pyramid(path, Form(Size(width, height), Size(64, 48), mpp, kind=kind), NOTE) as writer:
@@ -64,7 +64,7 @@ def read_tiles(path: Path, level: int) -> list[bytes]:
 def test_openslide_shows_every_level_exactly_as_in_the_tiff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, width: int, height: int, last_offset: int
 ) -> None:
-    monkeypatch.setattr(dicom, "LAST_OFFSET", last_offset)  # -1: as if files were too large for the basic table
+    monkeypatch.setattr(dicom, "LAST_OFFSET", last_offset)  # -1: treats all files as too large for the basic table
     source, folder = write(tmp_path / "a.tiff", width, height), tmp_path / "Köln 🔬"
     convert_to_dicom(source, folder)
     assert openslide.OpenSlide.detect_format(folder / "level-0.dcm") == "dicom"
@@ -102,7 +102,7 @@ def test_frames_are_the_tiles_and_found_by_the_table(
         for tile, offset in zip(padded, offsets, strict=True):
             assert offset == place
             place += 8 + len(tile)
-    assert odd  # else padding was not tried
+    assert odd  # otherwise padding was not tested
 
 
 def test_levels_say_what_they_are_and_nothing_of_a_patient(tmp_path: Path) -> None:

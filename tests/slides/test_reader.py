@@ -19,7 +19,7 @@ GLASS = 238
 
 
 def sample(path: Path, *form: int, **options: int) -> list[Pixels]:
-    """Tiles of tissue of a slide that is opened for it."""
+    """Open a slide and return tiles of its tissue."""
     with open_slide(path) as slide:
         return sample_tissue(slide, *form, **options)
 
@@ -59,7 +59,7 @@ def slide(tifffile: object, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def place(tile: Pixels, level: Pixels) -> tuple[int, int]:
-    """Return the row and column of the cell of a level that the tile is."""
+    """Return the row and column of the cell of a level that a tile shows."""
     side = len(tile)
     cells = [(y, x) for y in range(0, len(level), side) for x in range(0, level.shape[1], side)]
     (found,) = (cell for cell in cells if np.array_equal(level[cell[0] :, cell[1] :][:side, :side], tile))
@@ -93,8 +93,8 @@ def test_a_pixel_is_one_micrometer(tifffile: object, tmp_path: Path) -> None:
 
 def test_without_a_size_of_pixels_the_level_that_is_a_little_coarser_is_read(tifffile: object, tmp_path: Path) -> None:
     levels = np.full((512, 512, 3), (200, 100, 150), np.uint8)
-    levels[::2, ::2] = (120, 60, 130)  # all that the second level shows
-    levels[::4, ::4] = (60, 20, 90)  # all that the third shows
+    levels[::2, ::2] = (120, 60, 130)  # the second level shows only these pixels
+    levels[::4, ::4] = (60, 20, 90)  # the third level shows only these
     three = write_slide(tifffile, tmp_path / "three.tiff", levels, mpp=None)
     one = write_slide(tifffile, tmp_path / "one.tiff", levels, mpp=None, pyramid=1)
     absurd = write_slide(tifffile, tmp_path / "absurd.tiff", levels, mpp=353.0)
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_named_in_one_line(slide: Path, tifffile: object,
     whole = slide.read_bytes()
     (tmp_path / "cut.tiff").write_bytes(whole[: len(whole) // 2])
     bad = write_slide(tifffile, tmp_path / "bad.tiff", draw_slide(), pyramid=1, compression="zlib")
-    spoil(tifffile, bad, range(192))  # it opens, and only reading shows the damage
+    spoil(tifffile, bad, range(192))  # the file opens; the damage shows only when it is read
     for name, kind, message in (
         ("gone.svs", MissingError, "no such file"),
         ("text.svs", ImageError, "not a slide that can be read"),
@@ -223,7 +223,7 @@ def test_without_openslide_the_remedy_is_named(tmp_path: Path, monkeypatch: pyte
 
 
 def test_no_tile_with_pen_is_taken_if_there_are_others(tifffile: object, slide: Path, tmp_path: Path) -> None:
-    """It would pass as one of the two stains."""
+    """Otherwise it would pass as one of the two stains."""
     levels, ink = draw_slide().copy(), (20, 120, 60)
     levels[:, 300:340] = ink
     plain = sample(slide, count=300, size=64)

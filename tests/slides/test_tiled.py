@@ -53,7 +53,7 @@ def split(data: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def write_by_hand(path: Path, photometric: str, rgb: bool, shared: bool, named: bool) -> Path:
-    """Write one level, whose tiles share their tables or not, and say what their channels are or not."""
+    """Write one level whose tiles may share their tables and may name their channels."""
     padded = np.pad(PICTURE, ((0, -HEIGHT % TILE), (0, -WIDTH % TILE), (0, 0)), mode="edge")
     cells = [(y, x) for y in range(0, HEIGHT, TILE) for x in range(0, WIDTH, TILE)]
     parts = [split(encode(np.ascontiguousarray(padded[y : y + TILE, x : x + TILE]), 80, rgb)) for y, x in cells]
@@ -61,7 +61,7 @@ def write_by_hand(path: Path, photometric: str, rgb: bool, shared: bool, named: 
     tables = b"\xff\xd8" + parts[0][1] + b"\xff\xd9"
     form: dict[str, Any] = {"tile": (TILE, TILE), "compression": "jpeg", "photometric": photometric, "metadata": None}
     if photometric == "rgb":
-        form["compressionargs"] = {"outcolorspace": "rgb"}  # else tifffile says YCbCr
+        form["compressionargs"] = {"outcolorspace": "rgb"}  # otherwise tifffile writes YCbCr
     else:
         form["subsampling"] = (1, 1) if rgb else (2, 2)
     if shared:
@@ -86,7 +86,7 @@ def as_openslide_reads(path: Path, region: Region) -> Pixels:
         ("ycbcr", False, False),
         ("rgb", True, False),
         ("rgb", True, True),
-        ("rgb", False, True),  # tiles that contradict the TIFF: it is believed, as OpenSlide does
+        ("rgb", False, True),  # if tiles contradict the TIFF, the TIFF wins, as in OpenSlide
         ("ycbcr", True, True),
     ],
 )
@@ -105,7 +105,7 @@ def test_colors_are_what_the_tiff_says_they_are(
 @pytest.mark.parametrize("region", [Region(0, 0, 0, 64, 64), Region(0, 10, 60, 200, 100), Region(1, 128, 64, 22, 29)])
 @pytest.mark.parametrize("compression", ["jpeg", "lzw", "zlib"])
 def test_any_part_is_as_openslide_reads_it(tmp_path: Path, compression: str, region: Region) -> None:
-    # Of even size, because OpenSlide blurs a level that is not reduced by a whole number.
+    # Even sizes, because OpenSlide blurs a level that is not reduced by a whole number.
     path = write(tmp_path / "a.tiff", compression, PICTURE[:186, :300])
     with open_slide(path) as slide:
         assert slide.levels == (Size(300, 186), Size(150, 93))
@@ -214,7 +214,7 @@ def test_a_truncated_slide_is_refused_when_it_is_opened(tmp_path: Path, compress
     path.write_bytes(path.read_bytes()[:-2000])
     with pytest.raises(ImageError, match=r"a\.tiff: is truncated or damaged"), open_slide(path):
         pass
-    with pytest.raises(ImageError, match=r"is truncated or damaged \(\d of 15 tiles"):  # whatever OpenSlide makes of it
+    with pytest.raises(ImageError, match=r"is truncated or damaged \(\d of 15 tiles"):  # whatever OpenSlide returns
         read_tiff(path, [])
 
 
@@ -259,7 +259,7 @@ SCAN = marker(0xDA, b"\3\1\0\2\x11\3\x11\0\x3f\0") + JFIF + b"pixels" + ADOBE + 
         (TABLE + JFIF + SCAN, TABLE + SCAN),
         (SCAN, SCAN),
         (b"\0\xe0\0\4no marker", b"\0\xe0\0\4no marker"),
-        (JFIF + b"\xff", b"\xff"),  # where it breaks off, so does what is kept
+        (JFIF + b"\xff", b"\xff"),  # the kept part ends where the file does
         (JFIF + b"\xff\xe0\0", b"\xff\xe0\0"),
         (b"", b""),
     ],

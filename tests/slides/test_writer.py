@@ -21,8 +21,8 @@ tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[
 openslide = pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 simplejpeg = pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
 TILE = Size(64, 64)
-TEXT, LONG8, CHILDREN = 2, 16, 330  # types of fields, and the number of one
-SIZES = {TEXT: 1, LONG8: 8}  # bytes of a value
+TEXT, LONG8, CHILDREN = 2, 16, 330  # types of fields, and the number of the JPEG tables' field
+SIZES = {TEXT: 1, LONG8: 8}  # bytes per value
 
 
 def smooth(width: int, height: int) -> Pixels:
@@ -68,7 +68,7 @@ def test_chroma_is_whole_and_quality_is_as_asked(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{quality}.tiff", levels, quality=quality) for quality in (30, 90)]
     assert files[0].stat().st_size < 0.6 * files[1].stat().st_size
     stripes = np.zeros((64, 64, 3), np.uint8)
-    stripes[:, ::2, 0] = 255  # of 1 pixel, which halved chroma would blur
+    stripes[:, ::2, 0] = 255  # stripes of 1 pixel, which halved chroma would blur
     shown = tifffile.imread(write(tmp_path / "stripes.tiff", stripes)).astype(int)
     assert (shown[:, ::2, 0] - shown[:, 1::2, 0]).min() > 150
     for quality in (1, 100):
@@ -169,7 +169,7 @@ def test_pages_are_as_bigtiff_wants_them(tmp_path: Path, kind: str) -> None:
         assert place % 8 == 0
         assert [each.number for each in entries] == sorted({each.number for each in entries})
         for entry in entries:
-            if entry.count * SIZES.get(entry.kind, 0) > 8:  # else the values are in the entry itself
+            if entry.count * SIZES.get(entry.kind, 0) > 8:  # otherwise the values are in the entry itself
                 assert entry.place % 8 == 0
             if entry.kind == TEXT:
                 assert data[entry.place : entry.place + entry.count].find(b"\0") == entry.count - 1
@@ -251,7 +251,7 @@ def test_what_is_interrupted_leaves_what_was_there(tmp_path: Path, kind: type[Ba
 
 
 class FullDisk:
-    """A file on a disk that has no room left after some bytes."""
+    """A file on a disk that is full after some bytes."""
 
     def __init__(self, file: BinaryIO, room: int) -> None:
         self.file, self.room = file, room

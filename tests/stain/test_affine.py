@@ -12,7 +12,7 @@ CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 
 
 def draw_maps(random: torch.Generator, count: int) -> AffineMap:
-    """Return maps, float64, that stretch no direction by less than a half or more than twice."""
+    """Return float64 maps that stretch every direction by a factor between one half and two."""
     turns = [torch.linalg.qr(torch.randn(count, 3, 3, generator=random, dtype=torch.float64)).Q for _ in range(2)]
     stretch = 0.5 + 1.5 * torch.rand(count, 3, generator=random, dtype=torch.float64)
     matrix = turns[0] @ torch.diag_embed(stretch) @ turns[1]
@@ -85,7 +85,7 @@ def test_a_style_relative_to_itself_needs_no_map(seed: int, count: int) -> None:
 
 @given(SEEDS, COUNTS, st.booleans())
 def test_another_reference_stain_is_reached_through_the_first(seed: int, count: int, one: bool) -> None:
-    """Also where neither way is the inverse of the other."""
+    """Even if the two maps are not inverses of each other."""
     random = torch.Generator().manual_seed(seed)
     lab = StyleMaps(draw_maps(random, count), draw_maps(random, count))
     other = StyleMaps(*(draw_maps(random, 1 if one else count) for _ in range(2)))

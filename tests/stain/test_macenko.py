@@ -46,18 +46,17 @@ def test_any_style_is_brought_to_the_reference_stain(style: Style, content: Tens
 
 def test_hematoxylin_is_found_where_its_color_is_eosins(content: Tensor, reference: Reference) -> None:
     density = sample_density(render(content[4:], EXCHANGED))
-    stains, margin = order_stains(estimate_stains(density), reference)
+    stains = order_stains(estimate_stains(density), reference)
     unit = torch.nn.functional.normalize(stain_densities(EXCHANGED), dim=1)
     own, other = ((stains.matrix * rows).sum(-1) for rows in (unit, unit.flip(0)))
     assert (own > other).all()
-    assert (margin > 0.1).all()
 
 
 def test_where_profiles_do_not_tell_the_darker_stain_is_hematoxylin(content: Tensor, reference: Reference) -> None:
     stains = estimate_stains(sample_density(render(content[4:], DARK)))
     alike = replace(stains, profile=(stains.profile + swap_profile(stains.profile)) / 2)
     for start in (alike, alike.swapped(torch.ones(4, dtype=torch.bool))):
-        ordered, _ = order_stains(start, reference)
+        ordered = order_stains(start, reference)
         first, second = (ordered.matrix.sum(-1) * ordered.strength).unbind(1)
         assert (first > second).all()
 
@@ -149,7 +148,7 @@ def test_mostly_blank_images_are_judged_by_their_tissue(content: Tensor, referen
 def test_exchanging_stains_exchanges_their_profile() -> None:
     relative = torch.rand(2, 50, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     mask = torch.ones(2, 50, dtype=torch.float64)
-    # Turned around, a quantile counts from the other end, so it may be the next of the 50 values.
+    # In reverse, a quantile counts from the other end, so it may be the next of the 50 values.
     torch.testing.assert_close(
         swap_profile(profile(relative, mask)), profile(relative.flip(-1), mask), rtol=0, atol=0.1
     )

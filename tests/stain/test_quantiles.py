@@ -29,7 +29,7 @@ def test_equal_weights_give_the_plain_quantile(values: list[float], level: float
     found = weighted_quantile(given, torch.ones_like(given), torch.tensor([level]))
     expected = np.quantile(values, np.float32(level), method="inverted_cdf")
     position = level * len(values)
-    if abs(position - round(position)) > 1e-4:  # else rounding decides between two neighbors
+    if abs(position - round(position)) > 1e-4:  # otherwise rounding decides between two neighbors
         assert found.item() == expected
 
 

@@ -37,7 +37,7 @@ def reference_set() -> list[Pixels]:
 
 
 def error(config: TrainConfig, images: list[Pixels], reference_set: list[Pixels]) -> float:
-    """Return the mean squared error of normalizing tissue that was never trained on, over that of doing nothing."""
+    """Return the mean squared error of normalizing held-out tissue, relative to doing nothing."""
     model = train({"client": images}, reference_set, config)
     tissue = draw(40, 2)
     styled, truth = render(tissue, LAB_STYLE), render(tissue, REFERENCE)

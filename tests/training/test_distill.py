@@ -32,7 +32,7 @@ NAMES = ["a", "b", "c"]
 
 
 def teach(maps: AffineMap, model: ModelConfig = MODEL) -> BottleGAN:
-    """Return a client's model that holds the one map, and bends colors a little besides."""
+    """Return a client's model that holds one map and also bends colors a little."""
     teacher = build_model(model, ["x"], torch.Generator().manual_seed(0))
     assert isinstance(teacher, BottleGAN)
     begin_at_maps(teacher, both_ways(maps))
@@ -74,7 +74,7 @@ def distilled(teachers: dict[str, BottleGAN], reference_set: list[Pixels]) -> Bo
 
 @torch.no_grad()
 def compare(model: BottleGAN, name: str, teacher: BottleGAN, images: Tensor) -> tuple[float, float]:
-    """Return the MSE against a teacher, of restaining and of normalizing what it has restained."""
+    """Return the MSE against a teacher, of restaining and of normalizing the teacher's images."""
     own, code = teacher.codes.table[0], model.codes[name]
     restained = from_levels(to_levels(teacher.restain(images, own)))
     back = (model.normalize(restained, code) - teacher.normalize(restained, own)).square().mean().item()
@@ -118,7 +118,7 @@ def test_the_same_arguments_give_the_same_bytes(teachers: dict[str, BottleGAN], 
 
 
 def test_a_newcomer_can_be_onboarded(distilled: BottleGAN, tissue: Tensor) -> None:
-    """Although its map is no mix of the three clients'."""
+    """Its map is not a mix of the three clients' maps."""
     styled, truth = render(tissue[4:], LABORATORIES[7]), render(tissue[4:], REFERENCE)
     found = onboard(from_batch(styled), to_weights(distilled))
     with torch.no_grad():
@@ -127,7 +127,7 @@ def test_a_newcomer_can_be_onboarded(distilled: BottleGAN, tissue: Tensor) -> No
 
 
 def test_a_newcomer_may_have_any_two_maps(distilled: BottleGAN) -> None:
-    """What onboarding finds for a real lab are no exact inverses of each other, as simulated styles' maps are."""
+    """The two maps that onboarding finds for a real lab are not exact inverses, unlike those of simulated styles."""
     random = torch.Generator().manual_seed(0)
     matrices = torch.eye(3) + 0.3 * torch.randn(2, 5, 3, 3, generator=random)
     wanted = StyleMaps(*(AffineMap(matrix, 0.1 * torch.randn(5, 3, generator=random)) for matrix in matrices))
@@ -218,7 +218,7 @@ def test_settings_survive_a_file() -> None:
 
 
 def test_maps_are_found_again(reference_set: list[Pixels], maps: AffineMap) -> None:
-    """With clipped pixels in them, and although procedural tissue says nothing of what lies off its plane."""
+    """Some pixels are clipped, and procedural tissue says nothing about colors off its plane."""
     content = collect({"c": reference_set}, 1, 0, torch.device("cpu")).pool
     styled = torch.stack([map_images(maps.choose(torch.tensor([row])).inverse(), content) for row in range(3)])
     found = fit_maps(from_levels(to_levels(styled)), content)

@@ -24,7 +24,7 @@ def unchanged(crops: Pixels, random: np.random.Generator) -> Pixels:
 
 
 class Linear(nn.Module):
-    """Logits from the red channel, of a given scale."""
+    """Logits that are proportional to the red channel."""
 
     def __init__(self, scale: float) -> None:
         super().__init__()
@@ -70,14 +70,14 @@ def test_only_the_strong_view_has_a_gradient_and_it_differs_from_the_weak_one() 
     loss_of(network, FixMatchConfig(jitter=0.0))
     weak, strong = network.calls
     same = torch.isclose(weak, strong, atol=1e-5).all(1)
-    # Without distortion, only what was pasted in is different, and it comes from the neighbor.
+    # Without distortion, only the pasted part differs, and it comes from the neighbor.
     assert 0.4 < same.float().mean() < 0.95
     torch.testing.assert_close(torch.where(same[:, None], weak, weak.roll(1, 0)), strong)
 
 
 def test_labels_move_with_the_pixels_they_belong_to() -> None:
-    # Sure of every pixel, and its strong view is undistorted: each pasted pixel agrees with its own label, so the loss
-    # is that of being sure; labels left behind would cost far more.
+    # The network is confident about every pixel, and the strong view is undistorted. So each pasted pixel agrees with
+    # its label, and the loss is small. Labels that did not move would cost far more.
     class Stepped(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return 10 * torch.sign(images[:, :1] - 0.501)

@@ -99,14 +99,14 @@ def test_one_step_moves_generators_codes_and_both_critics(
     for label, part in parts.items():
         for name, parameter in part.named_parameters():
             if label == "critics" and name.endswith(("mix.bias", "last.bias")):
-                continue  # these shift the scores of real and generated images alike, so they may cancel out
+                continue  # these shift the scores of all images equally, so their gradients may cancel out
             assert not torch.equal(parameter, before[label][name]), f"{label}.{name} did not move"
 
 
 def test_training_lowers_its_losses_and_the_held_out_criterion(
     labs: dict[str, list[Pixels]], reference: list[Pixels]
 ) -> None:
-    # A model that does not begin at the closed-form maps, but has to learn them.
+    # A model that does not begin at the closed-form maps but has to learn them.
     model = replace(TINY.model, paradigm="many-one")
     config = replace(TINY, model=model, steps=200, warm_steps=200, pixels=256, check_every=1000)
     setting = prepare(labs, reference, config, 0, device=torch.device("cpu"), progress=Silent())
@@ -126,7 +126,7 @@ def test_the_same_seed_gives_the_same_bytes(labs: dict[str, list[Pixels]], refer
 
 @pytest.fixture(scope="module")
 def whole(labs: dict[str, list[Pixels]], reference: list[Pixels]) -> dict[str, bytes]:
-    """The weights after a run that nothing interrupted."""
+    """The weights after an uninterrupted run."""
     return weights(train(labs, reference, TINY))
 
 

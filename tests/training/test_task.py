@@ -45,7 +45,7 @@ def unchanged(crops: Pixels, random: np.random.Generator) -> Pixels:
 
 
 class Red(nn.Module):
-    """A network whose logit is 8 on red and -8 elsewhere, of pixels or of the whole patch."""
+    """A network whose logit is 8 on red and -8 elsewhere, per pixel or for the whole patch."""
 
     def __init__(self, whole: bool = False) -> None:
         super().__init__()

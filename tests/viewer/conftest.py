@@ -21,7 +21,7 @@ tifffile = pytest.importorskip("tifffile", reason="needs pip install 'bottlegan[
 pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 browsing = pytest.importorskip("bottlegan.bench.browser", reason="needs pip install 'bottlegan[bench]'")
 
-PATIENCE = 180_000  # milliseconds: a busy machine is no failure
+PATIENCE = 180_000  # milliseconds, enough for a busy machine
 
 
 def draw_lab(number: int, size: int = 640) -> Pixels:
@@ -62,7 +62,7 @@ def browser() -> "Iterator[browsing.Browser]":
 
 @pytest.fixture
 def show(browser: "browsing.Browser") -> "Callable[..., AbstractContextManager[browsing.Screen]]":
-    """Open an address in a page that fails the test if its console shows an error, or it asks anybody else."""
+    """Open an address in a page that fails the test on errors in its console and on requests to other hosts."""
 
     @contextmanager
     def show(url: str, width: int = 1100, height: int = 700) -> "Iterator[browsing.Screen]":
@@ -76,7 +76,7 @@ def show(browser: "browsing.Browser") -> "Callable[..., AbstractContextManager[b
         page.goto(url)
         yield browsing.Screen(page)
         context.close()
-        # What software rendering says about itself is no fault of the page, nor what the server refuses on purpose.
+        # Messages of the software renderer, and deliberately refused requests, are not faults of the page.
         assert [each for each in troubles if "GPU stall" not in each and "status of 422" not in each] == []
 
     return show

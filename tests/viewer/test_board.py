@@ -1,4 +1,4 @@
-"""A federation and a lab's drift in the browser: shown again whenever their files change."""
+"""A federation and a lab's drift in the browser, updated whenever their files change."""
 
 import json
 import shutil

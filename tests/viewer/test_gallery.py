@@ -1,4 +1,4 @@
-"""A folder as a gallery: all slides before and after, those first that need a look."""
+"""A folder as a gallery: all slides before and after, with those that need attention first."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -23,7 +23,7 @@ Show = Callable[..., Any]
 
 @pytest.fixture(scope="module")
 def folder(slides: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two slides, bare glass, a file that is no slide, a mask, a hidden file and a text."""
+    """Two slides, bare glass, a broken slide, a mask, a hidden file and a text."""
     folder = tmp_path_factory.mktemp("gallery")
     for slide in slides:
         shutil.copy(slide, folder)
@@ -53,7 +53,7 @@ def test_a_folder_shows_its_slides_and_images_and_nothing_else(folder: Path, tmp
 
 
 class Known:
-    """A slide whose finding is known, or not yet."""
+    """A slide with a verdict, or without one so far."""
 
     def __init__(self, name: str, verdict: Any, error: float | None = None) -> None:
         self.path = Path(name)

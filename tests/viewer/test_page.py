@@ -22,7 +22,7 @@ from bottlegan.viewer.slide_routes import list_routes
 Axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="needs axe-playwright-python").Axe
 Show = Callable[..., Any]
 COARSE = 2
-"""Pixels that the coarse table may be off on the screen, on tissue."""
+"""Largest error of the coarse table on the screen, in levels, on tissue."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def test_before_is_the_slide_and_after_is_the_kernels(url: str, slides: list[Pat
         screen.press("a")
         off = screen.differ(mapped)
         assert off.max() <= COARSE
-        assert off.any()  # or the exact table would be for nothing
+        assert off.any()  # otherwise the exact table would be useless
         screen.press("x")
         assert screen.differ(mapped).max() == 0
 

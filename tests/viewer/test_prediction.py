@@ -28,7 +28,7 @@ CROP = 64
 
 
 def make_network(path: Path, task: Task) -> Path:
-    """Write a network that nobody has trained: what it says means nothing, but is not the same everywhere."""
+    """Write an untrained network, whose predictions are meaningless but vary."""
     config = NetworkConfig(arguments={"width": 4})
     built = build_network(config, task, torch.Generator().manual_seed(3), crop=CROP)
     said = NetworkDocument(

@@ -1,4 +1,4 @@
-"""Who is let in: only who has the token, from the server's own page; and nothing but what is meant to be seen."""
+"""Access: only with the token, only from the server's own page, and only to files that are meant to be seen."""
 
 import http.client
 import json
@@ -34,7 +34,7 @@ def url(slides: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def ask(
     url: str, path: str, headers: dict[str, str] | None = None, method: str = "GET", body: bytes | None = None
 ) -> tuple[int, bytes, dict[str, str]]:
-    """Send a request whose path is not tidied up on the way; a path that begins with a slash has no token."""
+    """Send a request with an unnormalized path; a path that begins with a slash has no token."""
     place = urlsplit(url)
     connection = http.client.HTTPConnection(place.netloc, timeout=60)
     try:
@@ -193,7 +193,7 @@ def test_stopping_while_something_is_asked_for_prints_nothing(capfd: pytest.Capt
             asking = pool.submit(ask, url, "slow")
             assert begun.wait(60)
         go_on.set()
-        asking.exception()  # what it got is no matter here
+        asking.exception()  # the response does not matter here
     assert capfd.readouterr().err == ""
 
 

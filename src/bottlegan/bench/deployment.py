@@ -10,20 +10,18 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 
+from bottlegan.bench.timing import time_rounds
 from bottlegan.core.progress import Json, Progress, Silent
 from bottlegan.federated.client.holdings import find_labs
 from bottlegan.federated.deploy.consortium import deploy
 from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.server.config import FederationConfig, RoundsConfig
-from bottlegan.federated.server.folder import LOG
 from bottlegan.federated.simulation import LabsConfig, draw_labs
 from bottlegan.models.networks import NetworkConfig
-from bottlegan.quality.run_report import read_events
 from bottlegan.training.task import TrainingConfig
 
 MESSAGES = 6
@@ -87,8 +85,7 @@ def bench_deployment(progress: Progress | None = None) -> dict[str, Json]:
         call([server / "register.sh"], environment, attempts=30)
         running.enter_context(started(folder / "made" / "labs" / LAB / "start.sh", environment))
         call([server / "run.sh", "--wait"], environment)
-        ends = [event["time"] for event in read_events(server / "run" / LOG) if event["kind"] == "round"]
-        ours = median(after - before for before, after in pairwise(ends[:-1]))
+        ours = time_rounds(server / "run")
         floor = median(time_floor(server, environment))
     return {"seconds": ours, "flower_alone": floor, "ratio": ours / floor}
 

@@ -1,4 +1,4 @@
-"""What each protection hides and costs: the attacks of a curious server, beside the scores of the network."""
+"""What each protection hides and what it costs: attacks of a curious server, and the network's scores."""
 
 import tempfile
 from collections.abc import Mapping
@@ -27,16 +27,16 @@ from bottlegan.training.task import TrainingConfig
 
 SEED = 0
 ATTACKED = 3
-"""Rounds that are attacked, spread over all of them, the first and the last included."""
+"""Number of attacked rounds, evenly spaced from the first to the last."""
 HEAD_BIAS = "head.bias"
 CLIP, DELTA = 1.0, 1e-5
 EPSILON = 8.0
-"""What is usually called a good guarantee."""
+"""Commonly considered a good guarantee."""
 SMALL = NetworkConfig(arguments={"width": 4, "depth": 2})
 
 
 class Curious(LocalExchange):
-    """Labs in this process, and a server that keeps what it sees of their training."""
+    """Labs in this process, and a server that records what it sees of their training."""
 
     def __init__(self, clients: Mapping[str, Client], privacy: PrivacyConfig) -> None:
         """Reach these labs."""
@@ -46,23 +46,23 @@ class Curious(LocalExchange):
         self.updates: dict[int, dict[str, Floats]] = {}
 
     def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
-        """Ask, and keep what training requests and replies tell."""
+        """Ask the labs, and record training requests and replies."""
         replies = super().ask(requests, deadline)
         for name, request in requests.items():
             reply = replies[name]
             if request.kind == "train" and isinstance(reply, Reply):
                 number = int(request.settings["round"])
                 self.starts[number] = request.arrays
-                known = self.updates.setdefault(number, {})
+                updates = self.updates.setdefault(number, {})
                 if not self.privacy.active:
-                    known[name] = to_row(reply.arrays, request.arrays)
+                    updates[name] = to_row(reply.arrays, request.arrays)
                 elif not self.privacy.secure:
                     row = from_tensor(reply.arrays[UPDATE])
-                    known[name] = Grid(self.privacy, len(requests), row.size).from_whole(row)
+                    updates[name] = Grid(self.privacy, len(requests), row.size).from_whole(row)
         return replies
 
     def list_seen(self, final: Weights, numbers: list[int]) -> list[Seen]:
-        """Return what is known of some rounds; the server only averages, so that weights tell the average."""
+        """Return the records of some rounds. The server only averages, so the weights reveal the average update."""
         after = {number - 1: weights for number, weights in self.starts.items()} | {max(self.starts): final}
         return [
             Seen(number, self.starts[number], to_row(after[number], self.starts[number]), self.updates[number])
@@ -77,14 +77,14 @@ def bench_privacy(
     images: int = 12,
     progress: Progress | None = None,
 ) -> dict[str, Json]:
-    """Return, for each protection, how well each attack works, what the network is worth, and epsilon.
+    """Return, for each protection, the success of each attack, the network's scores, and epsilon.
 
     Args:
-        scale: `cpu` for the labs of Table 1, all in the reference stain; `smoke` for few and small ones.
+        scale: `cpu` for the labs of Table 1, all in the reference stain; `smoke` for a few small ones.
         data: Folder of PESO patches.
-        rounds: How long they train.
-        images: How many training images of each lab are looked for, at most, beside as many others.
-        progress: Where to report progress.
+        rounds: Number of training rounds.
+        images: Most training images per lab that the attacks look for, among as many other images.
+        progress: Receives progress.
     """
     progress = progress or Silent()
     torch.set_num_threads(1)
@@ -100,15 +100,15 @@ def bench_privacy(
 
 
 def draw_small_world() -> World:
-    """Return few labs of procedural tissue, all with labels."""
+    """Return a few labs with procedural tissue, all with labels."""
     contents = draw_contents()
-    sizes = {patch: (each.mask.shape[0], each.mask.shape[1]) for patch, each in contents.items()}
+    sizes = {patch: (content.mask.shape[0], content.mask.shape[1]) for patch, content in contents.items()}
     spec = replace(SMOKE, labeled_clients=SMOKE.clients, windows=2 * SMOKE.clients)
     return World(draw_partition(sizes, spec, SEED, 0), contents)
 
 
 def list_protections(rounds: int) -> dict[str, PrivacyConfig]:
-    """Return what is compared."""
+    """Return the protections to compare."""
     strong = find_noise(rounds, EPSILON, DELTA)
     return {
         "none": PrivacyConfig(),
@@ -124,7 +124,7 @@ def measure(
     labs: list[LabData], privacy: PrivacyConfig, rounds: int, images: int, network: NetworkConfig
 ) -> dict[str, Json]:
     """Return the figures of one protection."""
-    smallest = min(min(each.image.shape[:2]) for lab in labs for each in lab.labeled)
+    smallest = min(min(sample.image.shape[:2]) for lab in labs for sample in lab.labeled)
     training = TrainingConfig(crop=min(TrainingConfig().crop, smallest))
     config = FederationConfig(
         seed=SEED,
@@ -141,9 +141,9 @@ def measure(
     attacked = sorted({int(number) for number in np.linspace(1, rounds, ATTACKED)})
     seen = server.list_seen(state.weights, attacked)
     candidates = draw_candidates({lab.name: (lab.labeled[:images], lab.test) for lab in labs}, SEED)
-    shares = {lab.name: float(np.mean([(each.truth == 1).mean() for each in lab.labeled])) for lab in labs}
+    shares = {lab.name: float(np.mean([(sample.truth == 1).mean() for sample in lab.labeled])) for lab in labs}
     spent = Spent(rounds=rounds, precision=rounds / privacy.noise**2) if privacy.noise else Spent()
-    lengths = [float(np.linalg.norm(row)) for known in server.updates.values() for row in known.values()]
+    lengths = [float(np.linalg.norm(row)) for updates in server.updates.values() for row in updates.values()]
     return {
         **attack(candidates, seen, state.weights, config.phase2),
         "property, r": find_property(seen[0], shares, HEAD_BIAS),

@@ -1,7 +1,7 @@
-"""What a curious server can tell of labs from what it sees: three attacks on membership, one each on property and lab.
+"""What a curious server can learn about labs: three attacks on membership, one on a property, one on the lab.
 
-All of them get what the server has: the weights of each round, and each lab's update if it is sent in the clear. If
-only a sum is known, the attacker uses the average for every lab.
+All attacks see what the server sees: the weights of each round, and each lab's update if it is sent in the clear. If
+only the sum is known, the attacker uses the average for every lab.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ Scores = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Candidate:
-    """An image of which the attacker asks whether a lab has trained on it."""
+    """An image, and whether a lab has trained on it, which the attacker wants to know."""
 
     lab: str
     patch: Labeled
@@ -35,68 +35,68 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Seen:
-    """What the server has after a round."""
+    """What the server sees of a round."""
 
     number: int
     start: Weights
     average: Floats
-    """Of the updates, as the next round's weights tell."""
+    """The average update, which follows from the next round's weights."""
     updates: Mapping[str, Floats]
-    """Of single labs, as far as they are known."""
+    """The updates of single labs, if they are visible."""
 
     def of(self, lab: str) -> Floats:
-        """Return the best there is to know of a lab's update."""
+        """Return the best estimate of a lab's update."""
         return self.updates.get(lab, self.average)
 
 
 def draw_candidates(labs: Mapping[str, tuple[Sequence[Labeled], Sequence[Labeled]]], seed: int) -> list[Candidate]:
-    """Return, for each lab that trains, what it trains on, and as many places of the same size of its other patches."""
-    found = []
+    """Return each lab's training patches, and as many windows of the same size from its other patches."""
+    candidates = []
     for name, (labeled, test) in labs.items():
         random = numpy_stream(seed, "candidates", name)
-        for each in labeled:
-            found.append(Candidate(name, each, member=True))
-            other, side = test[int(random.integers(len(test)))], each.image.shape[0]
+        for sample in labeled:
+            candidates.append(Candidate(name, sample, member=True))
+            other, side = test[int(random.integers(len(test)))], sample.image.shape[0]
             top, left = (int(random.integers(length - side + 1)) for length in other.image.shape[:2])
             window = np.s_[top : top + side, left : left + side]
-            found.append(Candidate(name, Labeled(other.image[window], other.truth[window]), member=False))
-    return found
+            candidates.append(Candidate(name, Labeled(other.image[window], other.truth[window]), member=False))
+    return candidates
 
 
 def attack(
     candidates: Sequence[Candidate], rounds: Sequence[Seen], final: Weights, config: Phase2Config
 ) -> dict[str, float]:
-    """Return the area under the curve of each attack on membership, and how often the lab of an image is told."""
-    names = sorted({each.lab for each in candidates})
+    """Return the area under the curve of each attack on membership, and how often an image's lab is recognized."""
+    names = sorted({candidate.lab for candidate in candidates})
     alignment, drop = np.zeros(len(candidates)), np.zeros(len(candidates))
-    told = np.zeros((len(candidates), len(names)))
+    lab_scores = np.zeros((len(candidates), len(names)))
     for seen in rounds:
         rows = np.stack([seen.of(name) for name in names])
         rows /= np.linalg.norm(rows, axis=1, keepdims=True) + 1e-12
-        # Trained weights, lab by lab, as far as they are known.
+        # Each lab's trained weights, or their best estimate.
         after = {name: add_row(seen.start, seen.of(name)) for name in names}
-        for row, each in enumerate(candidates):
-            loss, gradient = differentiate(seen.start, each.patch, config)
+        for row, candidate in enumerate(candidates):
+            loss, gradient = differentiate(seen.start, candidate.patch, config)
             cosines = -(rows @ gradient) / (np.linalg.norm(gradient) + 1e-12)
-            told[row] += cosines
-            alignment[row] += cosines[names.index(each.lab)]
-            drop[row] += loss - measure_loss(after[each.lab], each.patch, config)
-    last = np.array([-measure_loss(final, each.patch, config) for each in candidates])
-    members = np.array([each.member for each in candidates])
-    own = np.array([names.index(each.lab) for each in candidates])
-    known = bool(rounds and rounds[0].updates)
-    right = told.argmax(axis=1) == own
+            lab_scores[row] += cosines
+            alignment[row] += cosines[names.index(candidate.lab)]
+            drop[row] += loss - measure_loss(after[candidate.lab], candidate.patch, config)
+    last = np.array([-measure_loss(final, candidate.patch, config) for candidate in candidates])
+    members = np.array([candidate.member for candidate in candidates])
+    own = np.array([names.index(candidate.lab) for candidate in candidates])
+    has_updates = bool(rounds and rounds[0].updates)
+    right = lab_scores.argmax(axis=1) == own
     return {
         "update alignment": find_area(alignment, members),
         "loss drop": find_area(drop, members),
         "final loss": find_area(last, members),
-        "lab told": float(right[members].mean()) if known else 1 / len(names),
+        "lab told": float(right[members].mean()) if has_updates else 1 / len(names),
         "lab by chance": 1 / len(names),
     }
 
 
 def find_property(first: Seen, shares: Mapping[str, float], bias: str) -> float:
-    """Return how well the share of a class in each lab's labels is read from one bias in round 1: Pearson's r."""
+    """Return Pearson's r between the share of a class in each lab's labels and the update of one bias in round 1."""
     if not first.updates:
         return 0.0
     names, places = sorted(shares), locate(first.start, bias)
@@ -105,8 +105,8 @@ def find_property(first: Seen, shares: Mapping[str, float], bias: str) -> float:
 
 
 def locate(weights: Weights, name: str) -> slice:
-    """Return where a tensor is in a row."""
-    before = sum(weights[each].numel() for each in sorted(weights) if each < name)
+    """Return a tensor's place in a row."""
+    before = sum(weights[other].numel() for other in sorted(weights) if other < name)
     return slice(before, before + weights[name].numel())
 
 
@@ -131,7 +131,7 @@ def measure_loss(weights: Weights, patch: Labeled, config: Phase2Config) -> floa
 
 
 def find_area(scores: Scores, members: NDArray[np.bool_]) -> float:
-    """Return the area under the ROC curve: .5 is guessing."""
+    """Return the area under the ROC curve; .5 is chance."""
     return float(
         binary_auroc(torch.from_numpy(np.argsort(np.argsort(scores)) / len(scores)), torch.from_numpy(members))
     )

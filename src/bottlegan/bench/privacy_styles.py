@@ -1,4 +1,4 @@
-"""What a style code gives away, and what noise on it costs: which lab it is, and how its tissue is composed."""
+"""What a style code reveals (the lab, and the composition of its tissue), and what noise on the code costs."""
 
 from collections.abc import Sequence
 
@@ -24,9 +24,9 @@ Codes = NDArray[np.float64]
 
 
 def bench_styles(labs: int = 10, seed: int = 0, progress: Progress | None = None) -> dict[str, Json]:
-    """Return, for each noise, how often a lab is told by a code of its other images, and what normalizing loses.
+    """Return, for each noise, how often a lab is recognized by a code of its other images, and the loss in normalizing.
 
-    Every lab has its own style, and tissue of its own, of which two halves are onboarded each by itself.
+    Every lab has its own style and tissue. Its images are cut in two halves, which are onboarded separately.
     """
     progress = progress or Silent()
     prior = read_weights(PRIOR)
@@ -36,9 +36,9 @@ def bench_styles(labs: int = 10, seed: int = 0, progress: Progress | None = None
         for half in range(HALVES):
             first = (HALVES * lab + half) * PATCHES
             tissues = [draw_tissue(seed, first + row, SIZE) for row in range(PATCHES)]
-            patches = [from_batch(render(each.concentration[None], style))[0] for each in tissues]
+            patches = [from_batch(render(tissue.concentration[None], style))[0] for tissue in tissues]
             codes.append(onboard(patches, prior).code.astype(np.float64))
-            shares.append(float(np.mean([each.epithelium.double().mean() for each in tissues])))
+            shares.append(float(np.mean([tissue.epithelium.double().mean() for tissue in tissues])))
             images.append(patches[0])
     table = np.stack(codes)
     rows: dict[str, Json] = {}
@@ -52,30 +52,30 @@ def bench_styles(labs: int = 10, seed: int = 0, progress: Progress | None = None
     return {"labs": labs, "lab by chance": 1 / labs, "rows": rows}
 
 
-def tell_lab(seen: Codes, known: Codes) -> float:
-    """Return how often the nearest code of other images is that of the same lab; halves of a lab are neighbors."""
-    spread = known.std(axis=0) + 1e-9
-    distances = np.linalg.norm((seen[:, None] - known[None]) / spread, axis=2)
+def tell_lab(seen: Codes, references: Codes) -> float:
+    """Return how often the nearest other code belongs to the same lab; a lab's halves are neighbors in the list."""
+    spread = references.std(axis=0) + 1e-9
+    distances = np.linalg.norm((seen[:, None] - references[None]) / spread, axis=2)
     np.fill_diagonal(distances, np.inf)
     labs = np.arange(len(seen)) // HALVES
     return float((labs[distances.argmin(axis=1)] == labs).mean())
 
 
 def read_share(codes: Codes, shares: NDArray[np.float64]) -> float:
-    """Return how well the share of epithelium is read from codes of labs that were not fitted to: Pearson's r."""
+    """Return Pearson's r of the share of epithelium predicted from the codes of other labs."""
     labs = np.arange(len(codes)) // HALVES
     scaled = (codes - codes.mean(axis=0)) / (codes.std(axis=0) + 1e-9)
     read = np.empty(len(codes))
     for lab in set(labs.tolist()):
-        known = scaled[labs != lab]
-        gram = known.T @ known + 10.0 * np.eye(codes.shape[1])
-        weights = np.linalg.solve(gram, known.T @ (shares[labs != lab] - shares[labs != lab].mean()))
+        others = scaled[labs != lab]
+        gram = others.T @ others + 10.0 * np.eye(codes.shape[1])
+        weights = np.linalg.solve(gram, others.T @ (shares[labs != lab] - shares[labs != lab].mean()))
         read[labs == lab] = scaled[labs == lab] @ weights
     return float(np.corrcoef(read, shares)[0, 1])
 
 
 def measure_levels(prior: ModelWeights, images: Sequence[Pixels], codes: Codes, blurred: Codes) -> float:
-    """Return by how many levels, root mean square, normalized images differ because of the noise."""
+    """Return the root mean square difference of normalized images due to the noise, in levels."""
     squares = []
     for image, code, other in zip(images, codes, blurred, strict=True):
         styles = prior.with_styles({"own": code.astype(np.float32), "blurred": other.astype(np.float32)})

@@ -88,11 +88,11 @@ def check_exact(slide: Path) -> dict[str, Json]:
         places = np.linspace(0, len(grid) - 1, min(TILES, len(grid))).astype(int).tolist()
         levels = [opened.read(grid[place]) for place in places]
         tissue = sample_slide(opened)
-    known, plain = (Normalizer.fit(tissue, force=True, everything=every) for every in (False, True))
-    alone = [Normalizer(known.model, known.code)(tile) for tile in levels]
+    as_in_slide, plain = (Normalizer.fit(tissue, force=True, everything=every) for every in (False, True))
+    alone = [Normalizer(as_in_slide.model, as_in_slide.code)(tile) for tile in levels]
     network = [from_batch(plain(to_batch(tile)))[0] for tile in levels]
     return {
-        "levels between a tile alone and in the slide": differ(alone, [known(tile) for tile in levels]),
+        "levels between a tile alone and in the slide": differ(alone, [as_in_slide(tile) for tile in levels]),
         "levels between a tile and its network": differ(network, [plain(tile) for tile in levels]),
     }
 

@@ -65,7 +65,7 @@ def bench_view(
                 for _ in progress.track(range(repeats), "panning", repeats)
             ]
             differences = measure_differences(screen, slide)
-        plain, mapped = median(each for each, _ in laps), median(each for _, each in laps)
+        plain, mapped = median(speed for speed, _ in laps), median(speed for _, speed in laps)
     return {
         "slide": slide.name,
         "screen": f"{WIDTH} x {HEIGHT}",

@@ -173,10 +173,10 @@ def predict(
 def federation(
     data: DataOption = None,
     json_file: JsonOption = None,
-    clients: Annotated[int, typer.Option(help="Labs in the rounds.")] = 20,
+    clients: Annotated[int, typer.Option(help="Number of labs in the rounds.")] = 20,
     scale: Annotated[
         Literal["smoke", "cpu"],
-        typer.Option(help="Labs of phase 1. smoke: a few of procedural tissue. cpu: those of Table 1."),
+        typer.Option(help="Labs of phase 1. smoke: a few with procedural tissue. cpu: the labs of Table 1."),
     ] = "cpu",
 ) -> None:
     """Measure phase 1, restaining, Flower's rounds against a plain loop, a thousand labs, and a deployed message.

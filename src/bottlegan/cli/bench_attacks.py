@@ -10,22 +10,24 @@ from bottlegan.cli.progress import TerminalProgress
 
 
 def attacks(
-    out: Annotated[Path, typer.Option(help="Folder for all runs; a run that is there goes on.", show_default=False)],
+    out: Annotated[
+        Path, typer.Option(help="Folder for all runs; unfinished runs there are resumed.", show_default=False)
+    ],
     kind: Annotated[
         list[str] | None,
         typer.Option(
             help="Only this kind: tallies, replies, replay, files, bitflips, kills, poison.", show_default="all"
         ),
     ] = None,
-    labs: Annotated[int, typer.Option(help="Labs in the federations that are poisoned.")] = 20,
-    rounds: Annotated[int, typer.Option(help="Rounds of these.", min=1)] = 25,
-    seed: Annotated[int, typer.Option(help="Seed of these: other tissue, other weights to begin with.", min=0)] = 0,
-    compare: Annotated[bool, typer.Option("--compare", help="Poison the plain mean of all labs, too.")] = False,
+    labs: Annotated[int, typer.Option(help="Number of labs in the poisoned federations.")] = 20,
+    rounds: Annotated[int, typer.Option(help="Number of rounds in the poisoned federations.", min=1)] = 25,
+    seed: Annotated[int, typer.Option(help="Seed of the poisoned federations: tissue and initial weights.", min=0)] = 0,
+    compare: Annotated[bool, typer.Option("--compare", help="Also poison federations with a plain mean.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Also write all figures to this file.")] = None,
 ) -> None:
     """Attack our own federation: lies, junk, replays, hostile files, flipped bits, kills, poison.
 
-    Ends with status 1 if something did not hold.
+    The exit status is 1 if an attack succeeds.
 
     Example: bottlegan bench attacks --out campaign
     Example: bottlegan bench attacks --out campaign --kind poison --compare --json poison.json

@@ -14,10 +14,13 @@ from bottlegan.cli.progress import TerminalProgress
 def privacy(
     data: DataOption = None,
     json_file: JsonOption = None,
-    rounds: Annotated[int, typer.Option(help="Rounds of each run.", min=2)] = 25,
-    images: Annotated[int, typer.Option(help="Training images of each lab that are looked for.", min=1)] = 12,
+    rounds: Annotated[int, typer.Option(help="Number of rounds in each run.", min=2)] = 25,
+    images: Annotated[
+        int, typer.Option(help="Number of each lab's training images that the attacks look for.", min=1)
+    ] = 12,
     scale: Annotated[
-        Literal["smoke", "cpu"], typer.Option(help="Labs: few of procedural tissue, or those of Table 1.")
+        Literal["smoke", "cpu"],
+        typer.Option(help="smoke: a few labs with procedural tissue. cpu: the labs of Table 1."),
     ] = "cpu",
 ) -> None:
     """Attack what a curious server sees, with and without each protection: membership, property, which lab.

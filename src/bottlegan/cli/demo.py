@@ -14,7 +14,7 @@ def demo(
     out: Annotated[Path, typer.Option(help="Folder for report.html and metrics.json.")] = Path("demo"),
     config: ConfigOption = None,
     changes: SetOption = None,
-    seed: Annotated[int | None, typer.Option(help="Another seed gives other tissue and other labs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed for the tissue and the labs.")] = None,
 ) -> None:
     """Show the method on procedural tissue of several labs. No data is needed.
 

@@ -56,8 +56,8 @@ def onboard(
 
     check_name(name)
     file = find_model(model)
-    known = read_weights(file)
-    document, styles = known.document, {style: known.code(style) for style in known.document.styles}
+    base = read_weights(file)
+    document, styles = base.document, {style: base.code(style) for style in base.document.styles}
     if document.model.paradigm != "many-one-many":
         raise InputError(f"{file}: is a {document.model.paradigm} model; a style can only be added to a BottleGAN")
     if name in styles:
@@ -65,13 +65,13 @@ def onboard(
     lab = scan_lab(sources, seed or 0)
     for error in lab.skipped:
         typer.echo(f"skipped: {error}", err=True)
-    fitted = fit(lab.images, known)
+    fitted = fit(lab.images, base)
     diagnosis = fitted.diagnosis
     if diagnosis.verdict == Verdict.REFUSED and not force:
         raise InputError(f"{sources[0]}: refused: {diagnosis.reason}; give other images, or --force")
     verdict = f"{diagnosis.verdict}: {diagnosis.reason}"
     latest = {**write_diagnosis(diagnosis), "style": name, "forced": int(force)}
-    model_now = known.with_styles({**styles, name: fitted.code})
+    model_now = base.with_styles({**styles, name: fitted.code})
     record = {**document.record, **latest, f"verdict on {name}": verdict}
     write_weights(replace(model_now, document=replace(model_now.document, record=record)), out)
     typer.echo(f"{name}: {verdict}")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 import typer
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import InputError, list_names
 from bottlegan.core.files import check_apart, check_readable, check_writable
 
 if TYPE_CHECKING:
@@ -26,6 +26,15 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option(
         "--set", help="Change one setting, after --config. Can be repeated.", metavar="KEY=VALUE", show_default=False
+    ),
+]
+AllowOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        help="Allow this function to build a custom network. Its code runs, so allow only what you trust.",
+        metavar="PACKAGE.MODULE:FUNCTION",
+        show_default=False,
     ),
 ]
 DirectionOption = Annotated[
@@ -89,6 +98,5 @@ def open_style(file: Path, style: str | None, *, everything: bool = False) -> "N
     if not names:
         raise InputError(f"{file}: has no style; add one with bottlegan onboard IMAGES --name NAME --out FILE")
     if style is None and len(names) > 1:
-        known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError(f"{file}: has {len(names)} styles; choose one with --style NAME: {known}")
+        raise InputError(f"{file}: has {len(names)} styles; choose one with --style NAME: {list_names(names)}")
     return Normalizer.load(file, style, everything=everything)

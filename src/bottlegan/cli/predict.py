@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bottlegan.cli.options import ModelOption, check_paths, report_failures
+from bottlegan.cli.options import AllowOption, ModelOption, check_paths, report_failures
 from bottlegan.cli.progress import TerminalProgress
 from bottlegan.cli.slides import SLIDES, shows_images, shows_slides
 from bottlegan.core.errors import InputError
@@ -54,14 +54,7 @@ def predict(
             rich_help_panel=SLIDES,
         ),
     ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Allow this function to build a custom network. Its code runs, so allow only what you trust.",
-            metavar="PACKAGE.MODULE:FUNCTION",
-            show_default=False,
-        ),
-    ] = None,
+    allow: AllowOption = None,
     force: Annotated[bool, typer.Option("--force", help="Predict even if the style is refused.")] = False,
     seed: Annotated[
         int | None,

@@ -30,25 +30,29 @@ def reproduce(
     styles: Annotated[
         Literal["mixtures", "wide"],
         typer.Option(
-            help="How far apart the labs of table1 and figure3 stain: mixtures of nine laboratories, as the paper "
-            "has it, or these with much noise on top."
+            help="How much the labs of table1 and figure3 differ. mixtures: mixtures of nine laboratories, as in the "
+            "paper. wide: the same with much added noise."
         ),
     ] = "mixtures",
     method: Annotated[
-        Literal["code", "generators", "adversarial"], typer.Option(help="How phase1 is run: as phase1.method.")
+        Literal["code", "generators", "adversarial"],
+        typer.Option(help="The setting phase1.method of phase1."),
     ] = "adversarial",
-    labs: Annotated[int, typer.Option(help="Labs of phase1, the first of table1's.", min=1)] = 20,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same results; table1 has its own draws.")] = 0,
+    labs: Annotated[int, typer.Option(help="Use the first N labs of table1 in phase1.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Seed of table2, figure2 and phase1; the other results use --draws.")] = 0,
     draws: Annotated[
-        int, typer.Option(help="Draws of labs and first weights in table1, table3 and figure3.", min=1)
+        int,
+        typer.Option(help="Seeds of table1, table3 and figure3, for labs and initial weights.", min=1),
     ] = 5,
-    folds: Annotated[int, typer.Option(help="Folds of the paper's rows in table1 and figure3.", min=1, max=3)] = 3,
+    folds: Annotated[
+        int, typer.Option(help="Number of folds of the paper's rows in table1 and figure3.", min=1, max=3)
+    ] = 3,
     row: Annotated[
         list[str] | None,
-        typer.Option(help="A row of table1 or table3; may be given again.", show_default="all"),
+        typer.Option(help="Make only this row of table1 or table3; repeatable.", show_default="all"),
     ] = None,
     sweep: Annotated[
-        bool, typer.Option("--sweep", help="Compare settings of table1's baselines instead, on labs drawn for that.")
+        bool, typer.Option("--sweep", help="Compare settings of table1's baselines instead, on other labs.")
     ] = False,
     jobs: Annotated[
         int | None,
@@ -65,33 +69,34 @@ def reproduce(
     """
     from bottlegan.core.files import make_folder
     from bottlegan.reproduce.paired import find_peso
+    from bottlegan.reproduce.runs import run_table
 
-    if scale != "smoke":
-        find_peso(data)  # said at once if it is not there
+    if scale != "smoke" and result != "table3":
+        find_peso(data)  # refuse missing data at once
     make_folder(out)
+    rows = tuple(row or ())
     with EventLog(out / f"{result}.jsonl") as log:
         progress = TerminalProgress(log)
         match result:
             case "table1":
-                from bottlegan.reproduce.table1 import Experiment, run_table1
+                from bottlegan.reproduce.table1 import Table1
 
-                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, folds, sweep)
-                written = run_table1(experiment, jobs, progress)
+                table = Table1(scale, out, data, rows, draws, styles=styles, folds=folds, sweep=sweep)
+                written = run_table(table, jobs, progress)
             case "phase1":
                 from bottlegan.reproduce.phase1 import Trial, run_trial
 
                 written = run_trial(Trial(scale, styles, method, labs, out, data, seed), progress)
             case "table3":
-                from bottlegan.reproduce import table3
+                from bottlegan.reproduce.table3 import Table3
 
-                real = table3.Experiment(scale, out, data, tuple(row or ()), draws)
-                written = table3.run_table3(real, jobs, progress)
+                written = run_table(Table3(scale, out, data, rows, draws), jobs, progress)
             case "figure3":
                 from bottlegan.reproduce.figure3 import run_figure3
-                from bottlegan.reproduce.table1 import Experiment
+                from bottlegan.reproduce.table1 import Table1
 
-                experiment = Experiment(scale, styles, out, data, tuple(row or ()), draws, folds, sweep)
-                written = run_figure3(experiment, jobs, progress)
+                table = Table1(scale, out, data, rows, draws, styles=styles, folds=folds, sweep=sweep)
+                written = run_figure3(table, jobs, progress)
             case "table2":
                 from bottlegan.reproduce.table2 import run_table2
 

@@ -32,7 +32,7 @@ def simulate(
 ) -> None:
     """Train one network over many labs on this machine: phase 1, then the rounds of phase 2.
 
-    Each lab is a folder with a lab.toml. If the settings name none, labs are drawn.
+    Each lab is a folder with a lab.toml. If the settings name none, labs are simulated.
 
     Example: bottlegan simulate configs/simulate.toml --out run
     """

@@ -169,5 +169,5 @@ def _stream_folder(
 def _summarize(result: "SlideResult") -> str:
     speed = result.megapixels / result.seconds
     verdict = f", style {result.note['verdict']}" if "verdict" in result.note else ""
-    broken = f", {len(result.broken)} unreadable tiles left white" if result.broken else ""
+    broken = f", {len(result.broken)} unreadable tile(s) left white" if result.broken else ""
     return f"{result.megapixels:.1f} MP in {result.seconds:.1f} s, {speed:.0f} MP/s{verdict}{broken}"

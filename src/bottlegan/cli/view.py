@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from bottlegan.cli.options import ModelOption, check_paths, find_model
+from bottlegan.cli.options import AllowOption, ModelOption, check_paths, find_model
 from bottlegan.core.errors import InputError
 
 RUN_LOG, DRIFT_DATA = "federation.jsonl", "drift.json"
@@ -35,14 +35,7 @@ def view(
         Path | None,
         typer.Option(help="Show this network's predictions over the slides: a federation's network.safetensors."),
     ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Allow this function to build a custom network. Its code runs, so allow only what you trust.",
-            metavar="PACKAGE.MODULE:FUNCTION",
-            show_default=False,
-        ),
-    ] = None,
+    allow: AllowOption = None,
     browser: Annotated[bool, typer.Option("--browser/--no-browser", help="Open the page in the browser.")] = True,
     port: Annotated[int, typer.Option(help="Port of this machine.", min=0, max=65535, show_default="any free")] = 0,
 ) -> None:

@@ -61,3 +61,8 @@ class DamagedError(InputError):
 
 class ModelFileError(InputError):
     """A file is not a model that can be used."""
+
+
+def list_names(names: Sequence[str]) -> str:
+    """Return names for a message, or only the first ones if there are many."""
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import BinaryIO
 
@@ -124,13 +124,15 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
         ) from None
 
 
-@contextmanager
-def keeping_private() -> Iterator[None]:
-    """Make files (0600) and folders (0700) that this process creates in the block readable by their owner only.
+def keeping_private() -> AbstractContextManager[None]:
+    """Make files (0600) and folders (0700) that this process creates in the block readable by their owner only."""
+    return using_umask(0o077)
 
-    This covers what other packages write, because it changes the umask of the whole process.
-    """
-    before = os.umask(0o077)
+
+@contextmanager
+def using_umask(mask: int) -> Iterator[None]:
+    """Take these permissions away from all files that this process creates in the block, also in other packages."""
+    before = os.umask(mask)
     try:
         yield
     finally:

@@ -26,8 +26,8 @@ def numpy_stream(seed: int, *names: Name) -> np.random.Generator:
     return np.random.default_rng(derive(seed, *names))
 
 
-def torch_stream(seed: int, *names: Name, device: str = "cpu") -> "torch.Generator":
+def torch_stream(seed: int, *names: Name) -> "torch.Generator":
     """Return the torch generator of the stream `names` under the root `seed`."""
     import torch  # noqa: PLC0415 - most callers need random numbers but not torch
 
-    return torch.Generator(device).manual_seed(derive(seed, *names))
+    return torch.Generator().manual_seed(derive(seed, *names))

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bottlegan.core.config import document
-from bottlegan.core.errors import ConfigError
+from bottlegan.core.errors import ConfigError, list_names
 
 Kind = Literal["segmentation", "classification"]
 
@@ -58,4 +58,4 @@ class Task:
 def list_classes(names: Sequence[str], ids: Sequence[int]) -> str:
     """Return classes and their ids in one line, for error messages."""
     shown = [f"{value} {name}" for value, name in zip(ids, names, strict=True)]
-    return ", ".join(shown[:8]) + (", ..." if len(shown) > 8 else "")
+    return list_names(shown)

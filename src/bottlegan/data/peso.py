@@ -1,14 +1,9 @@
-"""PESO: prostate tissue with epithelium masks (Bulten et al. 2019), in two layouts.
+"""Patches of PESO: prostate tissue with epithelium masks (Bulten et al. 2019), with ground truth for normalization.
 
-*Patches*, 448 px with ground truth for normalization: `reference/NNN.webp` and `styled/NNN.webp` show the same tissue
-in the reference stain and in a style of its own; `mask/NNN.png` is its epithelium.
-
-*Slides*, as published: `pds_N_HE.tif` with `pds_N_HE_training_mask.tif`, or `..._mask_corrected.tif` if a pathologist
-corrected it. In these masks 0 is not annotated, 1 is other tissue and 2 is epithelium. They are one pyramid level finer
-than the slide.
+`reference/NNN.webp` and `styled/NNN.webp` show the same tissue, 448 px, in the reference stain and in its own style.
+`mask/NNN.png` is its epithelium.
 """
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,32 +48,3 @@ def open_peso_patches(root: Path) -> PesoPatches:
             if not path.is_file():
                 raise MissingError(f"{path}: is missing beside reference/{patch}.webp; copy the data set again")
     return PesoPatches(root, tuple(ids))
-
-
-@dataclass(frozen=True)
-class PesoSlide:
-    """One slide of PESO as published."""
-
-    number: int
-    slide: Path
-    mask: Path | None
-    """None for the test slides, which have no mask."""
-    corrected: bool
-    """Whether a pathologist corrected the mask."""
-
-
-def list_peso_slides(root: Path) -> list[PesoSlide]:
-    """Return the slides anywhere under `root`, by number, each with its best mask."""
-    files = {path.name: path for path in root.rglob("pds_*_HE*.tif")}
-    slides = []
-    for name, path in files.items():
-        match = re.fullmatch(r"pds_(\d+)_HE\.tif", name)
-        if match is None:
-            continue
-        stem = name.removesuffix(".tif")
-        corrected = files.get(f"{stem}_training_mask_corrected.tif")
-        mask = corrected or files.get(f"{stem}_training_mask.tif")
-        slides.append(PesoSlide(int(match[1]), path, mask, corrected is not None))
-    if not slides:
-        raise MissingError(f"{root}: holds no PESO slide; expected files like pds_1_HE.tif, unzipped")
-    return sorted(slides, key=lambda slide: slide.number)

@@ -78,10 +78,10 @@ def open_real_data(root: Path) -> RealData:
         raise MissingError(f"{index}: there is no such file; give the folder that holds index.csv, labs/ and masks/")
     labs: dict[str, list[RealImage]] = {}
     for image in read_index(index):
-        known = labs.setdefault(image.lab, [])
-        if image.name in {other.name for other in known}:
+        images = labs.setdefault(image.lab, [])
+        if image.name in {other.name for other in images}:
             raise InputError(f"{index}: lists two images of {image.lab} called {image.name}; remove one")
-        known.append(image)
+        images.append(image)
     if not labs:
         raise MissingError(f"{index}: lists no image; copy the data set again")
     odd = root / "odd"

@@ -1,6 +1,6 @@
-"""A federation on one machine: labs that are there already, or labs that are drawn, and all of them in one process.
+"""A federation on one machine, with all labs in one process: labs from a folder, or simulated labs.
 
-Drawn labs are written as the files that a hospital would have, and read from there like theirs.
+Simulated labs are written as the files that a hospital would have, and then read like any other lab's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,10 +35,10 @@ VARIETIES = {"paper": PAPER, "labs": LABS, "wide": WIDE}
 
 @document
 class LabsConfig:
-    """The labs of a simulation: those in a folder, or `count` labs with procedural tissue in simulated styles."""
+    """The labs of a simulation: labs from a folder, or `count` labs with procedural tissue in simulated styles."""
 
     folder: Path | None = None
-    """Folder with one sub-folder per lab, each with a lab.toml, relative to this file. Without it, labs are drawn."""
+    """Folder with a sub-folder per lab, each with a lab.toml, relative to this file. Without it, labs are simulated."""
     reference: Path | None = None
     """With `folder`: folder of the public reference set. Required unless phase1.method is code."""
     prior: Path | None = None
@@ -58,7 +58,7 @@ class LabsConfig:
     reference_patches: int = 8
     """Number of patches in the public reference set."""
     variety: Literal["paper", "labs", "wide"] = "paper"
-    """How widely styles differ: as in the paper, like real labs, or more than both."""
+    """How widely styles differ: as in the paper, as between real labs, or more than both."""
 
 
 @document
@@ -69,23 +69,23 @@ class SimulationConfig(FederationConfig):
 
     @property
     def federation(self) -> FederationConfig:
-        """What the federation is told; of the labs it knows nothing."""
-        return FederationConfig(**{each.name: getattr(self, each.name) for each in fields(FederationConfig)})
+        """The settings of the federation, without those of the labs."""
+        return FederationConfig(**{part.name: getattr(self, part.name) for part in fields(FederationConfig)})
 
 
 def prepare_labs(
     path: Path, config: SimulationConfig, out: Path, progress: Progress | None = None
 ) -> tuple[dict[str, Path], list[Pixels]]:
-    """Return the lab.toml of each lab by name, and the reference set: found beside `path`, or drawn below `out`."""
-    given = config.labs
+    """Return the lab.toml of each lab by name, and the reference set: beside `path`, or simulated below `out`."""
+    labs_config = config.labs
     task = config.phase2.task
-    if given.folder is None and (task.kind, task.count, task.ignore) != ("segmentation", 2, None):
-        raise ConfigError("labs that are drawn have masks of epithelium only; give labs.folder for any other task")
-    if given.folder is not None:
-        public = None if given.reference is None else path.parent / given.reference
-        labs = find_labs(path.parent / given.folder)
+    if labs_config.folder is None and (task.kind, task.count, task.ignore) != ("segmentation", 2, None):
+        raise ConfigError("simulated labs have masks of epithelium only; set labs.folder for any other task")
+    if labs_config.folder is not None:
+        public = None if labs_config.reference is None else path.parent / labs_config.reference
+        labs = find_labs(path.parent / labs_config.folder)
     else:
-        draw_labs(given, config.seed, out, progress or Silent())
+        draw_labs(labs_config, config.seed, out, progress or Silent())
         labs, public = find_labs(out / "labs"), out / "reference"
     return labs, [] if public is None else [patch.read_image() for patch in list_patches(public)]
 
@@ -105,7 +105,7 @@ def run_local(
 
 
 def draw_labs(config: LabsConfig, seed: int, out: Path, progress: Progress) -> None:
-    """Write labs of procedural tissue to `out`/labs and the reference set to `out`/reference, unless they are there."""
+    """Write simulated labs to `out`/labs and the reference set to `out`/reference, unless they exist."""
     drawn = out / "labs.json"
     if drawn.exists():
         if load(LabsConfig, drawn) != config:
@@ -140,7 +140,7 @@ def draw_labs(config: LabsConfig, seed: int, out: Path, progress: Progress) -> N
 
 
 def write_lab(folder: Path, client: LabShare, tissues: Mapping[str, Tissue], seed: int) -> None:
-    """Write what one lab holds: images, labeled windows of them, test patches, and its lab.toml."""
+    """Write one lab: its images, labeled windows of them, test patches, and its lab.toml."""
     for part in ("images", "labeled", "test") if client.labeled else ("images", "test"):
         make_folder(folder / part)
     images = {name: stain(tissues[name], client.style, seed, name) for name in (*client.train, *client.test)}
@@ -162,11 +162,11 @@ def write_lab(folder: Path, client: LabShare, tissues: Mapping[str, Tissue], see
 
 
 def stain(tissue: Tissue, style: Style, seed: int, name: str) -> Pixels:
-    """Return a patch of tissue in a style, (H, W, 3), as a scanner would give it."""
+    """Render tissue in a style as a scanner would, uint8 (H, W, 3)."""
     return from_batch(render(tissue.concentration[None], style, torch_stream(seed, "noise", name)))[0]
 
 
 def write_patch(folder: Path, name: str, image: Pixels, mask: NDArray[np.bool_]) -> None:
-    """Write an image, and its mask beside it."""
+    """Write an image and its mask beside it."""
     write_image(folder / f"{name}.png", np.ascontiguousarray(image))
     write_image(folder / f"{name}{MASK_ENDING}.png", np.repeat(mask[..., None].astype(np.uint8) * 255, 3, axis=2))

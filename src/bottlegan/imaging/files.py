@@ -130,7 +130,7 @@ def _open(path: Path, most: int) -> Image.Image:
     A file of more than `most` pixels is refused before it is decoded.
     """
     check_readable(path)
-    known = "PNG, JPEG, TIFF or WebP"
+    formats = "PNG, JPEG, TIFF or WebP"
     try:
         # When Pillow warns about a damaged file, it then either reads the file anyway or refuses it.
         with warnings.catch_warnings(action="ignore"), Image.open(path, formats=tuple(_SAVE)) as image:
@@ -146,7 +146,7 @@ def _open(path: Path, most: int) -> Image.Image:
             if file.read(4) in _TIFF_BEGINS:
                 # Most slides store the position of their images at the end of the file.
                 raise ImageError(f"{path}: is truncated or damaged (it has no image); copy it again") from None
-        raise ImageError(f"{path}: is not an image that can be read; give {known}, 8 or 16 bits a channel") from None
+        raise ImageError(f"{path}: is not an image that can be read; give {formats}, 8 or 16 bits a channel") from None
     except Image.DecompressionBombError:
         raise ImageError(
             f"{path}: is too large to be read whole (the limit is {most // 10**6} megapixels); cut it into patches"

@@ -1,11 +1,9 @@
 """Whether a color map keeps light areas light and dark areas dark. Pathologists rely on this more than on any score.
 
 A map that exchanges hematoxylin and eosin can have a fair MSE and still turn nuclei into holes. Darkness here is the
-mean optical density (OD) of a pixel over its channels. Three measures:
+mean optical density (OD) of a pixel over its channels. Two measures:
 
-- `swap_rate`: the share of clearly different pixel pairs whose order the map reverses. It needs no truth, but a map
-  between two stains may reverse some pairs correctly, if eosin is the darker stain in one of the stains.
-- `nuclei_swapped`: the same against the truth, so that only errors count.
+- `nuclei_swapped`: the share of pixel pairs, clearly different in the truth, whose order the output reverses.
 - `monotonicity`: whether tissue with more hematoxylin and the same eosin never gets lighter.
 """
 
@@ -21,8 +19,6 @@ from bottlegan.stain.style import REFERENCE
 
 CLEAR = 0.3
 """One of two pixels is clearly darker if their mean OD differs by more than this."""
-MARGIN = 0.05
-"""Two mapped pixels count as equally dark if their mean OD differs by less than this."""
 PAIRS = 16_384
 """Number of pixel pairs drawn from each image."""
 SWAPPED = 0.01
@@ -40,33 +36,26 @@ QUANTILE_STRIDE = 7
 """Stride of the pixels that place the bands; it does not skip any row of an image."""
 
 
-def swap_rate(images: Tensor, mapped: Tensor, seed: int = 0) -> Tensor:
-    """Return the share (N,) of pixel pairs with a clear order of darkness in `images` whose order `mapped` reverses.
-
-    Args:
-        images: Images (N, 3, H, W) in [0, 1].
-        mapped: The mapped images, of the same shape.
-        seed: Seed of the positions, which are the same in all images.
-
-    Returns:
-        Shares in [0, 1], float64; 0 where no pair differs by more than CLEAR. A pair counts as reversed if its order
-        is reversed by more than MARGIN.
-    """
-    return _turned(images, mapped, MARGIN, seed)
-
-
-def nuclei_swapped(output: Tensor, truth: Tensor, seed: int = 0) -> Tensor:
+def nuclei_swapped(output: Tensor, truth: Tensor) -> Tensor:
     """Return the share (N,) of pixel pairs with a clear order of darkness in `truth` whose order `output` reverses.
 
     Args:
         output: Images (N, 3, H, W) in [0, 1].
         truth: Their ground truth, of the same shape.
-        seed: Seed of the positions, which are the same in all images.
 
     Returns:
         Shares in [0, 1], float64; 0 where no pair differs by more than CLEAR. An image above SWAPPED is swapped.
     """
-    return _turned(truth, output, 0.0, seed)
+    check_same(truth, output)
+    darkness = _darkness(truth).flatten(1)
+    positions = torch.randint(darkness.shape[1], (2, PAIRS), generator=torch_stream(0, "pairs of pixels"))
+    one, other = positions.to(darkness.device)
+    before = darkness[:, one] - darkness[:, other]
+    mapped = _darkness(output).flatten(1)
+    after = mapped[:, one] - mapped[:, other]
+    clear = before.abs() > CLEAR
+    turned = clear & (after * before.sign() < 0)
+    return turned.sum(1).double() / clear.sum(1).clamp(min=1)
 
 
 def monotonicity(output: Tensor, truth: Tensor) -> Tensor:
@@ -106,20 +95,6 @@ def check_same(images: Tensor, others: Tensor) -> None:
     check_images(others)
     if images.shape != others.shape:
         raise InputError(f"images are {tuple(images.shape)} and {tuple(others.shape)}; give the same tissue in both")
-
-
-def _turned(ordered: Tensor, images: Tensor, margin: float, seed: int) -> Tensor:
-    """Return the share (N,) of pairs with a clear order in `ordered` that is reversed in `images`."""
-    check_same(ordered, images)
-    darkness = _darkness(ordered).flatten(1)
-    positions = torch.randint(darkness.shape[1], (2, PAIRS), generator=torch_stream(seed, "pairs of pixels"))
-    one, other = positions.to(darkness.device)
-    before = darkness[:, one] - darkness[:, other]
-    mapped = _darkness(images).flatten(1)
-    after = mapped[:, one] - mapped[:, other]
-    clear = before.abs() > CLEAR
-    turned = clear & (after * before.sign() < -margin)
-    return turned.sum(1).double() / clear.sum(1).clamp(min=1)
 
 
 def _darkness(images: Tensor) -> Tensor:

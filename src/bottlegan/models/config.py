@@ -45,4 +45,5 @@ class ModelConfig:
 
     paradigm: Paradigm = "many-one-many"
     code_size: Annotated[int, Field(ge=1, le=4096)] = 32
+    """Number of values in a style code. The shipped prior has 24, which hold a style's two affine maps exactly."""
     generator: GeneratorConfig = GeneratorConfig()

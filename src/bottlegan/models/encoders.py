@@ -33,7 +33,7 @@ def look_together(encoders: Encoders, sight: Sight) -> Look:
 def agree_on_he(logits: Sequence[Floats]) -> Floats:
     """Return the mean of several logits (B,) of whether this is H&E; below even odds only where all of them are."""
     mean = np.mean(logits, axis=0)
-    return np.where(np.max(logits, axis=0) < 0, mean, np.maximum(mean, 0))
+    return np.asarray(np.where(np.max(logits, axis=0) < 0, mean, np.maximum(mean, 0)))
 
 
 def find_glass_together(encoders: Encoders, density: Floats, roughness: Floats) -> Floats:

@@ -189,7 +189,7 @@ def _count(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> int:
     if isinstance(size, list | tuple):
         sides = list(size)
     else:
-        sides = [each for each in args if type(each) is int] if isinstance(size, int) else []
+        sides = [side for side in args if type(side) is int] if isinstance(size, int) else []
     if not sides or not all(type(side) is int for side in sides):
         return 0
     return math.prod(sides) ** (2 if func is torch.eye and len(sides) == 1 else 1)

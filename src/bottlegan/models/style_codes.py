@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import InputError, list_names
 from bottlegan.models.document import check_name
 
 
@@ -44,8 +44,7 @@ class StyleCodes(nn.Module):
     def index(self, name: str) -> int:
         """Return the row of a style."""
         if name not in self.names:
-            known = ", ".join(self.names[:8]) + (", ..." if len(self.names) > 8 else "")
-            raise InputError(f"there is no style called {name}; known are: {known or 'none'}")
+            raise InputError(f"there is no style called {name}; known are: {list_names(self.names) or 'none'}")
         return self.names.index(name)
 
     def add(self, name: str, code: Tensor | NDArray[np.float32]) -> None:

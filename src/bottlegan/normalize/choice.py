@@ -66,8 +66,8 @@ class MapChoice:
             return ChosenMap(aim(normalizer, target, wanted), note if wanted is None else {**note, "then": self.to})
 
         if self.style is not None:
-            known = finish(self._load(self.style), self.style, {})
-            return lambda _: known
+            chosen = finish(self._load(self.style), self.style, {})
+            return lambda _: chosen
 
         def fit(source: Source) -> ChosenMap:
             images: Given = source
@@ -91,12 +91,12 @@ class MapChoice:
 
     def _load(self, style: str) -> Normalizer:
         """Return the normalizer of a style that the model knows. Refuse a style that was refused when it was fitted."""
-        known = Normalizer.load(self.model, style, everything=self.everything)
-        if known.refused and known.diagnosis is not None:
+        normalizer = Normalizer.load(self.model, style, everything=self.everything)
+        if normalizer.refused and normalizer.diagnosis is not None:
             raise RefusedError(
-                f"{self.model}: the style {style} is refused: {known.diagnosis.reason}; fit it again, or with force"
+                f"{self.model}: the style {style} is refused: {normalizer.diagnosis.reason}; fit it again, or use force"
             )
-        return known
+        return normalizer
 
     def _judge(self, fitted: Normalizer, source: Source) -> dict[str, Json]:
         """Return the note about a fit, or raise an error if it is refused."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from bottlegan.colormap.table import ColorMap
-from bottlegan.core.errors import InputError
+from bottlegan.core.errors import InputError, list_names
 from bottlegan.core.progress import Progress, Silent
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.code_maps import decode_maps, read_reference, relate_codes
@@ -215,10 +215,9 @@ class Normalizer:
         model = read_weights(Path(path))
         names, record = model.document.styles, model.document.record
         if style is None and len(names) != 1:
-            known = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            remedy = (
-                f"choose one with style=NAME: {known}" if names else "make one with Normalizer.fit(images, model=...)"
-            )
+            remedy = "make one with Normalizer.fit(images, model=...)"
+            if names:
+                remedy = f"choose one with style=NAME: {list_names(names)}"
             raise InputError(f"{path}: has {len(names)} styles, but a normalizer is for one; {remedy}")
         name = names[0] if style is None else style
         code, diagnosis, forced = model.code(name), None, False
@@ -228,8 +227,8 @@ class Normalizer:
 
     def __repr__(self) -> str:
         """Return the name of the style and its diagnosis."""
-        known = "no diagnosis" if self.diagnosis is None else f"{self.diagnosis.verdict}: {self.diagnosis.reason}"
-        return f"Normalizer({self.name!r}, {known}{', forced' if self.forced else ''})"
+        diagnosis = "no diagnosis" if self.diagnosis is None else f"{self.diagnosis.verdict}: {self.diagnosis.reason}"
+        return f"Normalizer({self.name!r}, {diagnosis}{', forced' if self.forced else ''})"
 
     def _map(self, image: Any, direction: Direction) -> Any:
         if is_tensor(image):

@@ -147,12 +147,12 @@ def measure_drift(batches: Sequence[Batch], model: BottleGAN, style: str, baseli
     if not usable:
         raise InputError(f"no batch shows a style ({batches[0].name}: {batches[0].reason}); give images of H&E tissue")
     first = usable[:baseline]
-    known = style in model.codes
-    middle = model.codes[style] if known else mean_code(first)
+    is_known = style in model.codes
+    middle = model.codes[style] if is_known else mean_code(first)
     colors = mix_colors(model.reference)
     distances = {}
     for batch in usable:
-        compared = middle if known else mean_code([other for other in first if other is not batch] or first)
+        compared = middle if is_known else mean_code([other for other in first if other is not batch] or first)
         distances[batch.name] = measure_distances(model, colors, batch.code, compared)
     limit = find_limit([distances[batch.name][0] for batch in first])
     points = []
@@ -161,7 +161,7 @@ def measure_drift(batches: Sequence[Batch], model: BottleGAN, style: str, baseli
         out = code is not None and limit is not None and code > limit.upper
         restained = to_picture(model.restain(colors, batch.code))
         points.append(Point(batch, any(batch is other for other in first), code, seen, out, restained))
-    return Drift(style, known, points, limit, to_picture(model.restain(colors, middle)))
+    return Drift(style, is_known, points, limit, to_picture(model.restain(colors, middle)))
 
 
 def mean_code(batches: Sequence[Batch]) -> Tensor:

@@ -1,6 +1,6 @@
-"""Normalizers that are not trained, ours and those of other packages, all called in the same way.
+"""Closed-form normalizers, ours and those of other packages, with a common interface.
 
-A normalizer is prepared with a pool of reference images (N, 3, H, W), and then maps one image (3, H, W) at a time.
+A normalizer is prepared with a pool of reference images (N, 3, H, W), and then maps single images (3, H, W).
 """
 
 import importlib
@@ -20,34 +20,34 @@ Item = TypeVar("Item")
 
 
 def halves(items: Sequence[Item]) -> tuple[Sequence[Item], Sequence[Item]]:
-    """Cut a set in two: each half is normalized with the other as reference set, so nothing is seen in both stains."""
+    """Cut a set in two. Each half is the other's reference set, so that no method sees a patch in both stains."""
     return items[::2], items[1::2]
 
 
 def has_torchstain() -> bool:
-    """Return whether torchstain is installed: an extra, `bench`."""
+    """Return whether torchstain is installed, which comes with the extra `bench`."""
     return importlib.util.find_spec("torchstain") is not None
 
 
 def fit_robust(pool: Tensor) -> Callable[[Tensor], DensityMap]:
-    """Return what fits our robust Macenko to an image alone, with nothing but the statistics of the pool."""
+    """Return a function that fits our robust Macenko to one image, using only the statistics of the pool."""
     reference = summarize_reference([pool])
     return lambda image: fit_density_map(sample_density(image[None]), reference)
 
 
 def prepare_robust(pool: Tensor) -> Normalize:
-    """Fit to each image alone, with nothing but the statistics of the pool."""
+    """Normalize each image with robust Macenko fitted to it, using only the statistics of the pool."""
     fit = fit_robust(pool)
     return lambda image: fit(image)(image[None])[0]
 
 
 def prepare_torchstain(kind: Literal["Macenko", "Reinhard"]) -> Prepare:
-    """Fit torchstain's normalizer to a mosaic of the pool, so that it knows as much of the reference stain as ours."""
+    """Fit torchstain's normalizer to a mosaic of the pool, so that it sees as much of the reference stain as ours."""
 
     def prepare(pool: Tensor) -> Normalize:
         if not has_torchstain():
             raise InputError("torchstain is not installed; `pip install 'bottlegan[bench]'`")
-        package = importlib.import_module("torchstain")  # by name, because it is an extra
+        package = importlib.import_module("torchstain")  # an extra
         normalizer = getattr(package.normalizers, f"{kind}Normalizer")(backend="torch")
         normalizer.fit(255 * torch.cat(list(pool[::8, :, ::2, ::2]), dim=2))
 
@@ -70,7 +70,7 @@ METHODS: dict[str, Prepare] = {
 
 
 def attempt(normalize: Normalize, image: Tensor) -> Tensor | None:
-    """Return the normalized image, or None where the method fails."""
+    """Return the normalized image, or None if the method fails."""
     try:
         output = normalize(image)
     except (RuntimeError, ValueError, IndexError):

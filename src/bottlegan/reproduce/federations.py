@@ -1,14 +1,10 @@
-"""Labs in memory that train together in one of the ways that Tables 1 and 3 compare, through the one orchestration."""
+"""Labs in memory that train together in one of the ways compared in Tables 1 and 3."""
 
-import os
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
-from typing import TypeVar
 
 import torch
 
@@ -33,19 +29,8 @@ from bottlegan.reproduce.pseudo_labels import WatchingExchange
 from bottlegan.reproduce.table1_methods import ROUNDS, TrainingMethod
 from bottlegan.reproduce.world import LabData
 
-Which = tuple[str, int, int]
-"""Key of the row, seed and fold of a run."""
-Made = TypeVar("Made")
 PSEUDO_LABELS = "pseudo_labels.json"
 BY_CODE = Phase1Config()
-
-
-def make_runs(make: Callable[[Which], Made], wanted: Sequence[Which], jobs: int | None) -> Iterator[Made]:
-    """Make runs side by side, and yield each once it is finished; `make` must be something that can be pickled."""
-    # Spawned, because forked torch may hang; one thread each, as two small processes beat one of two threads.
-    with ProcessPoolExecutor(jobs or os.cpu_count(), get_context("spawn"), initializer=_use_one_thread) as pool:
-        for task in as_completed([pool.submit(make, each) for each in wanted]):
-            yield task.result()
 
 
 @dataclass(frozen=True)
@@ -56,11 +41,11 @@ class Federation:
     config: FederationConfig
     folder: Path
     truths: Mapping[str, Sequence[Truth]] | None = None
-    """The masks of the labs' training images, to tell how good pseudo-labels are."""
+    """The masks of the labs' training images, to score pseudo-labels."""
 
     @property
     def exchange(self) -> LocalExchange:
-        """Reaches the labs."""
+        """The exchange that reaches the labs."""
         config = self.config.phase2
         if self.truths is not None and config.fixmatch.enabled:
             return WatchingExchange(self.clients, config, self.truths, self.folder / PSEUDO_LABELS)
@@ -68,46 +53,46 @@ class Federation:
 
 
 def arrange(
-    method: TrainingMethod, config: Phase2Config, given: list[LabData], stain: Stain, *, seed: int, folder: Path
+    method: TrainingMethod, config: Phase2Config, labs: list[LabData], stain: Stain, *, seed: int, folder: Path
 ) -> list[Federation]:
-    """Return who trains with whom: one federation or, where labs stay alone, one for each that has labels."""
+    """Return the federations of a row: one or, if labs train alone, one per lab with labels."""
     plan = FederationConfig(seed=seed, phase2=config, strategy=method.strategy, rounds=ROUNDS)
 
     def open_labs(labs: list[LabData], below: Path) -> dict[str, Client]:
-        held = {each.name: hold(each.train, each.labeled, each.test) for each in labs}
-        return {name: Client(each, below / "labs" / name, stain) for name, each in held.items()}
+        held = {lab.name: hold(lab.train, lab.labeled, lab.test) for lab in labs}
+        return {name: Client(holdings, below / "labs" / name, stain) for name, holdings in held.items()}
 
     match method.together:
         case "federated":
-            return [Federation(open_labs(given, folder), plan, folder)]
+            return [Federation(open_labs(labs, folder), plan, folder)]
         case "local":
             last = replace(plan, rounds=replace(ROUNDS, evaluate_every=config.rounds))
-            alone = [each for each in given if each.labeled]
-            return [Federation(open_labs([each], folder / each.name), last, folder / each.name) for each in alone]
+            alone = [lab for lab in labs if lab.labeled]
+            return [Federation(open_labs([lab], folder / lab.name), last, folder / lab.name) for lab in alone]
         case "pooled":
-            steps = replace(plan, phase2=spread_steps(config, given))
-            return [Federation(open_labs(pool(given), folder), steps, folder)]
+            steps = replace(plan, phase2=spread_steps(config, labs))
+            return [Federation(open_labs(pool(labs), folder), steps, folder)]
 
 
 def federate(federation: Federation, styles: ModelWeights) -> State:
-    """Run a federation whose phase 1 is over already, with these styles, or what is left of it."""
+    """Run or resume a federation whose phase 1 is finished, with these styles."""
     if federation.config.phase2.mode != "plain":
         uploads = UploadStore(federation.folder / UPLOADS)
         for name in federation.clients:
             uploads.put(name, {CODE: torch.from_numpy(styles.code(name).copy())})
-        # Of these uploads, so nobody makes another, whatever method of phase 1 it came from.
+        # The model matches the uploads, so it is not made again, whichever method of phase 1 made it.
         write_weights(styles, federation.folder / STYLES)
     return run_federation(federation.exchange, federation.config, federation.folder)
 
 
 def pool(labs: list[LabData]) -> list[LabData]:
-    """Return one trainer that holds all labeled images, and all labs to score."""
-    everything = LabData("pool", [], [each for lab in labs for each in lab.labeled], [])
+    """Return one lab that trains on all labeled images, and all labs without labels to score on."""
+    everything = LabData("pool", [], [sample for lab in labs for sample in lab.labeled], [])
     return [*(replace(lab, labeled=[]) for lab in labs), everything]
 
 
 def spread_steps(config: Phase2Config, labs: list[LabData]) -> Phase2Config:
-    """Return a configuration in which one trainer takes as many steps in a round as all labs with labels together."""
+    """Return a configuration with as many steps per round as all labs with labels take together."""
     steps = config.training.steps * sum(1 for lab in labs if lab.labeled)
     return replace(config, training=replace(config.training, steps=steps))
 
@@ -115,10 +100,10 @@ def spread_steps(config: Phase2Config, labs: list[LabData]) -> Phase2Config:
 def obtain_styles(
     labs: Sequence[LabData], seed: int, path: Path, phase1: Phase1Config = BY_CODE, reference_set: Sequence[Pixels] = ()
 ) -> ModelWeights:
-    """Return the global BottleGAN of phase 1; it is kept in `path` for the other rows, with what it cost as its record.
+    """Return the global BottleGAN of phase 1, which is kept in `path` for the other rows, with its cost as its record.
 
-    Phase 1 that was interrupted goes on from a folder beside it. Of rows that are made side by side one makes it, while
-    the others wait.
+    An interrupted phase 1 is resumed from a folder beside it. If rows are made in parallel, one makes the model and the
+    others wait.
     """
     with path.with_suffix(".lock").open("wb") as lock, locked(lock):
         if not path.exists():
@@ -132,8 +117,8 @@ def make_styles(
     """Run phase 1 and write its model to `path`."""
     config = FederationConfig(seed=seed, phase1=phase1, rounds=ROUNDS)
     folder = path.with_suffix("")
-    held = {each.name: hold(each.train, [], [], reference_set) for each in labs}
-    answers = {name: Client(each, folder / "labs" / name).answer for name, each in held.items()}
+    held = {lab.name: hold(lab.train, [], [], reference_set) for lab in labs}
+    answers = {name: Client(holdings, folder / "labs" / name).answer for name, holdings in held.items()}
     started = time.process_time()
     run_phase1(LocalExchange(answers), config, folder, reference_set=reference_set)
     sent = next(iter(UploadStore(folder / UPLOADS).read_all().values()))
@@ -144,11 +129,5 @@ def make_styles(
 
 
 def count_bytes(weights: Weights) -> int:
-    """Return how many bytes weights take up in a message, without its envelope."""
+    """Return the size of weights in a message, without its envelope, in bytes."""
     return sum(tensor.numel() * tensor.element_size() for tensor in weights.values())
-
-
-def _use_one_thread() -> None:
-    torch.set_num_threads(1)
-    # Weights that have died out would else be computed with at a tenth of the speed.
-    torch.set_flush_denormal(True)

@@ -1,4 +1,4 @@
-"""Figure 2: all styles, what becomes of them when they are normalized, and the same tissue restained to them."""
+"""Figure 2: all styles, the same patches normalized, and the same tissue restained to each style."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,33 +18,33 @@ from bottlegan.reproduce.paired import Half, Scale, load_halves
 from bottlegan.reproduce.table2 import Table2Options, obtain_model
 
 VIEW = 160
-"""Side of what is shown of a patch, in its own pixels, where it has as many."""
+"""Side of the part of a patch that is shown, in its pixels, if the patch is that large."""
 TILE = 40
 """Side of a style's tile in the figure."""
 DETAILED = 8
-"""Styles in the detailed figure."""
+"""Number of styles in the detailed figure."""
 GAP = 2
 TITLE = 28
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One style: the middle of its patch as RGB levels (H, W, 3)."""
+    """The pictures of one style: the middle of its patch, uint8 (H, W, 3)."""
 
     name: str
     styled: Pixels
     normalized: Pixels
     truth: Pixels
     restained: Pixels
-    """The truth, brought to the style."""
+    """The truth, restained to the style."""
 
 
 def run_figure2(
     scale: Scale, out: Path, data: Path | None = None, seed: int = 0, progress: Progress | None = None
 ) -> Path:
-    """Draw `figure2.png`, and `figure2_detail.png` with a few styles large, into `out`, and return the former's path.
+    """Draw `figure2.png`, and `figure2_detail.png` with a few large styles, in `out`; return the former's path.
 
-    BottleGAN models that `run_table2` has saved there are used; where there are none they are trained and saved.
+    BottleGAN models that `run_table2` has saved there are used. If there are none, they are trained and saved.
     """
     make_folder(out)
     setting = Table2Options(scale, seed, out, progress or Silent())
@@ -61,7 +61,7 @@ def run_figure2(
 
 @torch.no_grad()
 def map_half(model: StyleModel, half: Half, progress: Progress) -> list[Shown]:
-    """Return the styles of one half, in both directions."""
+    """Map the styles of one half in both directions."""
     shown = []
     patches = list(zip(half.names, half.styled, half.truths, strict=True))
     for name, *pair in progress.track(patches, "mapping styles", len(patches)):
@@ -73,14 +73,14 @@ def map_half(model: StyleModel, half: Half, progress: Progress) -> list[Shown]:
 
 
 def middle(images: Tensor) -> Tensor:
-    """Return the middle VIEW pixels of images (N, 3, H, W), in both directions, or all where there are fewer."""
+    """Return the middle VIEW x VIEW pixels of images (N, 3, H, W), or all of them if there are fewer."""
     height, width = images.shape[2:]
     top, left = max(0, (height - VIEW) // 2), max(0, (width - VIEW) // 2)
     return images[:, :, top : top + VIEW, left : left + VIEW]
 
 
 def draw_figure(shown: Sequence[Shown]) -> Pixels:
-    """Return three mosaics side by side, with a tile at the same place of each for every style."""
+    """Return three mosaics side by side, in which each style has the same place."""
     blocks = {
         f"{len(shown)} styles": [style.styled for style in shown],
         "normalized": [style.normalized for style in shown],
@@ -92,7 +92,7 @@ def draw_figure(shown: Sequence[Shown]) -> Pixels:
 
 
 def draw_detail(shown: Sequence[Shown]) -> Pixels:
-    """Return a few styles in large tiles, evenly picked, a column each, under one another what became of them."""
+    """Return a few evenly spaced styles in large tiles, one column per style."""
     picked = [shown[i] for i in np.linspace(0, len(shown) - 1, min(DETAILED, len(shown))).round().astype(int)]
     rows = {
         "style": [style.styled for style in picked],
@@ -104,7 +104,7 @@ def draw_detail(shown: Sequence[Shown]) -> Pixels:
 
 
 def mosaic(tiles: Sequence[Pixels], columns: int, side: int) -> Pixels:
-    """Return the tiles, scaled to squares of `side` pixels, in rows of so many columns on white."""
+    """Return the tiles, scaled to squares of `side` pixels, in rows of `columns` tiles on white."""
     cell = side + GAP
     sheet = Image.new("RGB", (cell * columns, cell * -(-len(tiles) // columns)), "white")
     for index, levels in enumerate(tiles):
@@ -115,7 +115,7 @@ def mosaic(tiles: Sequence[Pixels], columns: int, side: int) -> Pixels:
 
 
 def titled(title: str, picture: Pixels) -> Pixels:
-    """Return the picture under a line of text."""
+    """Return the picture below a line of text."""
     strip = Image.new("RGB", (picture.shape[1], TITLE), "white")
     ImageDraw.Draw(strip).text((GAP, 5), title, fill="black", font=ImageFont.load_default(16))
     return np.concatenate([np.asarray(strip), picture])

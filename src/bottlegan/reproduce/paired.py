@@ -1,7 +1,8 @@
-"""Tissue in a style of its own and in the reference stain: what Table 2 and Figure 2 are made from.
+"""Patches in their own style and in the reference stain, from which Table 2 and Figure 2 are made.
 
-Methods compare a styled patch with reference patches of similar content, so they must never see its own. Patches are
-therefore cut in two halves, and the styles of each half are learned with the reference patches of the other.
+Methods compare a styled patch with reference patches of similar content, so they must never see the same patch in the
+reference stain. Patches are therefore cut in two halves, and each half's styles are learned with the other half's
+reference patches.
 """
 
 import os
@@ -24,7 +25,7 @@ from bottlegan.simulation.tissue import draw_tissue
 from bottlegan.stain.style import PAPER, REFERENCE, draw_style
 
 Scale = Literal["smoke", "cpu", "paper"]
-"""`smoke`: seconds, on procedural tissue; `cpu`: all styles, default preset; `paper`: as many steps as the paper."""
+"""`smoke`: takes seconds, on procedural tissue; `cpu`: all styles, default preset; `paper`: the paper's steps."""
 
 SMOKE_STYLES = 6
 SMOKE_SIZE = 96
@@ -33,18 +34,18 @@ VARIABLE = "BOTTLEGAN_PESO"
 
 @dataclass(frozen=True)
 class Half:
-    """Half of the styles, one patch each, as RGB levels (H, W, 3), with what may be learned from and what may not."""
+    """Half of the styles, one uint8 patch (H, W, 3) each, with the truth and the reference patches to learn from."""
 
     label: str
     names: tuple[str, ...]
     styled: tuple[Pixels, ...]
     truths: tuple[Pixels, ...]
-    """The same tissue in the reference stain: to score with, never to learn from."""
+    """The same tissue in the reference stain, for scoring only, never for learning."""
     pool: tuple[Pixels, ...]
     """The reference patches of the other half."""
 
     def first(self, count: int) -> "Half":
-        """Return the first styles only, with the whole pool."""
+        """Return the first `count` styles, with the whole pool."""
         return Half(self.label, self.names[:count], self.styled[:count], self.truths[:count], self.pool)
 
     def pool_images(self) -> Tensor:
@@ -53,7 +54,7 @@ class Half:
 
 
 def load_halves(scale: Scale, data: Path | None, seed: int, progress: Progress) -> tuple[Half, Half]:
-    """Return both halves: of procedural tissue at the scale `smoke`, which needs no data, and of PESO at any other."""
+    """Return both halves: procedural tissue at the scale `smoke`, which needs no data, or else PESO."""
     if scale == "smoke":
         return cut(*draw_patches(seed, progress))
     patches = open_peso_patches(find_peso(data))
@@ -72,12 +73,12 @@ def cut(names: tuple[str, ...], styled: list[Pixels], reference: list[Pixels]) -
 
 
 def find_peso(data: Path | None) -> Path:
-    """Return the folder of PESO patches: the one given, or the one that is known of."""
+    """Return the folder of PESO patches: `data`, or the folder in the environment variable."""
     if data is not None:
         return data
     if os.environ.get(VARIABLE):
         return Path(os.environ[VARIABLE])
-    raise InputError(f"no PESO patches: give their folder as --data or in {VARIABLE}, or use --scale smoke")
+    raise InputError(f"there are no PESO patches; give their folder with --data or {VARIABLE}, or use --scale smoke")
 
 
 def read_patches(patches: PesoPatches, stain: Stain, progress: Progress) -> list[Pixels]:
@@ -87,7 +88,7 @@ def read_patches(patches: PesoPatches, stain: Stain, progress: Progress) -> list
 
 
 def draw_patches(seed: int, progress: Progress) -> tuple[tuple[str, ...], list[Pixels], list[Pixels]]:
-    """Return names, styled patches and reference patches of procedural tissue, each in a random style of its own."""
+    """Return names, styled patches and reference patches of procedural tissue, each in its own random style."""
     names, styled, reference = [], [], []
     for index in progress.track(range(SMOKE_STYLES), "drawing tissue", SMOKE_STYLES):
         content = draw_tissue(seed, index, SMOKE_SIZE).concentration[None]

@@ -1,6 +1,6 @@
-"""Phase 1 as the paper has it, scored: what each lab's own GAN, and the one that the server makes of all, are worth.
+"""The paper's phase 1, scored: the error of each lab's own GAN, and of the global model that the server distills.
 
-Labs are those of Table 1. A run that was interrupted goes on where it was: in the middle of a lab's training, too.
+The labs are those of Table 1. An interrupted run is resumed, even in the middle of a lab's training.
 """
 
 import json
@@ -40,21 +40,21 @@ TINY = 2
 
 @document
 class Errors:
-    """Mean squared errors of one lab, on its test patches."""
+    """Mean squared errors on one lab's test patches."""
 
     nothing: float
-    """Left as they are."""
+    """Of unchanged patches."""
     own_normalize: float | None = None
     own_restain: float | None = None
-    """Of the lab's own model, if it has trained one."""
+    """Of the lab's own model, if it trained one."""
     normalize: float
     restain: float
-    """Of the server's."""
+    """Of the server's global model."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """What to run, and where it is kept."""
+    """A trial's settings and folder."""
 
     scale: Scale
     styles: StyleSet
@@ -66,7 +66,7 @@ class Trial:
 
     @property
     def config(self) -> FederationConfig:
-        """The federation's settings, of which only phase 1 is run."""
+        """The settings of a federation that runs only phase 1."""
         few = TINY if self.scale == "smoke" else 0
         critics = AdversarialConfig(preset="paper" if self.scale == "paper" else "cpu", steps=few, server_steps=few)
         phase1 = Phase1Config(method=self.method, adversarial=critics)
@@ -74,7 +74,7 @@ class Trial:
 
 
 def run_trial(trial: Trial, progress: Progress | None = None) -> Path:
-    """Run phase 1, or what is left of it, score it, and return the path of the page."""
+    """Run or resume phase 1, score it, and return the path of the page."""
     progress = progress or Silent()
     folder = trial.out / f"phase1-{trial.method}-{trial.styles}"
     keep_config(folder, trial.config)
@@ -92,7 +92,7 @@ def run_trial(trial: Trial, progress: Progress | None = None) -> Path:
 
 
 def timed(answer: Callable[[Request], Reply], path: Path, name: str) -> Callable[[Request], Reply]:
-    """Return what answers as before, and adds to a file how long the processor was at the lab's style."""
+    """Return the same function, which also adds up the processor seconds for the lab's style in a file."""
 
     def answer_timed(request: Request) -> Reply:
         started = time.process_time()
@@ -108,12 +108,12 @@ def timed(answer: Callable[[Request], Reply], path: Path, name: str) -> Callable
 
 
 def score_labs(folder: Path, config: Phase1Config, labs: Sequence[LabData], world: World) -> dict[str, Errors]:
-    """Return the errors of each lab; the truth is the same tissue in the reference stain, which nobody trained on."""
+    """Return the errors of each lab. The truth is the same tissue in the reference stain, which nobody trained on."""
     model, uploads = load_model(folder / STYLES), UploadStore(folder / UPLOADS).read_all()
-    truths = {lab.name: [to_batch(each.image) for each in lab.test] for lab in world.labs("reference")}
+    truths = {lab.name: [to_batch(sample.image) for sample in lab.test] for lab in world.labs("reference")}
     errors = {}
     for lab in labs:
-        pairs = [(to_batch(each.image), truth) for each, truth in zip(lab.test, truths[lab.name], strict=True)]
+        pairs = [(to_batch(sample.image), truth) for sample, truth in zip(lab.test, truths[lab.name], strict=True)]
         own = None if config.method == "code" else from_arrays(uploads[lab.name], config)
         alone = (None, None) if own is None else measure(own, own.codes.table[0], pairs)
         normalize, restain = measure(model, model.codes[lab.name], pairs)
@@ -129,17 +129,17 @@ def score_labs(folder: Path, config: Phase1Config, labs: Sequence[LabData], worl
 
 @torch.no_grad()
 def measure(model: StyleModel, code: Tensor, pairs: Sequence[tuple[Tensor, Tensor]]) -> tuple[float, float]:
-    """Return the mean squared errors of normalizing and of restaining, over pairs of one lab's stain and the truth."""
+    """Return the mean squared errors of normalizing and restaining, over pairs of a styled patch and the truth."""
     there = [(model.normalize(x, code) - c).square().mean().item() for x, c in pairs]
     back = [(model.restain(c, code) - x).square().mean().item() for x, c in pairs]
     return fmean(there), fmean(back)
 
 
 def to_markdown(trial: Trial, errors: dict[str, Errors], seconds: dict[str, float], spent: float) -> str:
-    """Return the page: a line a lab, their mean and their median."""
+    """Return the page: one line per lab, then mean and median."""
     command = f"bottlegan reproduce phase1 --scale {trial.scale} --styles {trial.styles} --method {trial.method}"
     columns = ["nothing", "own_normalize", "own_restain", "normalize", "restain"]
-    values = {name: [getattr(each, column) for column in columns] for name, each in errors.items()}
+    values = {name: [getattr(lab_errors, column) for column in columns] for name, lab_errors in errors.items()}
     rows = {name: [*numbers, seconds.get(name)] for name, numbers in values.items()}
     summary = list(zip(*rows.values(), strict=True))
     for title, over in (("mean", fmean), ("median", median)):

@@ -1,24 +1,21 @@
-"""Table 1: a segmentation network, trained by 20 labs that stain differently, in every way that we compare.
+"""Table 1: a segmentation network, trained by 20 labs that stain differently, in every way to be compared.
 
-A run is one row with one seed, which draws styles, labels and first weights, and one fold. Runs are independent: they
-are made side by side, one thread each, and each is written to a file of its own when it is finished. A run that was
-interrupted goes on after its last round.
+A run is one row with one seed, which draws styles, labels and initial weights, and one fold. An interrupted run is
+resumed after its last round.
 """
 
 import shutil
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from bottlegan.core.config import load, to_json, to_values
+from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import make_folder, write_text
-from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.files import write_text
 from bottlegan.core.seeding import numpy_stream
 from bottlegan.core.task import Task
 from bottlegan.data.labels import Labeled
@@ -30,15 +27,14 @@ from bottlegan.metrics.tally import compute_scores, compute_temperature
 from bottlegan.reproduce.federations import (
     PSEUDO_LABELS,
     Federation,
-    Which,
     arrange,
     count_bytes,
     federate,
-    make_runs,
     obtain_styles,
 )
 from bottlegan.reproduce.paired import Scale
 from bottlegan.reproduce.pseudo_labels import read_points
+from bottlegan.reproduce.runs import Experiment, Which, pick_scores
 from bottlegan.reproduce.table1_files import Point, Scores, Table1Run, to_csv, to_markdown
 from bottlegan.reproduce.table1_methods import (
     FIRST_VALIDATION,
@@ -53,95 +49,62 @@ from bottlegan.reproduce.table2_files import find_commit
 from bottlegan.reproduce.world import StyleSet, World, draw_world
 from bottlegan.training.task import lay_out, score
 
-SEEDS = 5
 FOLDS = 3
 
 
-@dataclass(frozen=True)
-class Experiment:
-    """A whole table: what it is made of, and where it is kept."""
+@dataclass(frozen=True, kw_only=True)
+class Table1(Experiment):
+    """Table 1, or the sweep over settings of its baselines."""
 
-    scale: Scale
     styles: StyleSet
-    out: Path
-    data: Path | None = None
-    rows: tuple[str, ...] = ()
-    """Keys of the rows to make; none for all."""
-    draws: int = SEEDS
-    """Seeds."""
     folds: int = FOLDS
-    """Of the paper's rows; the others have the first alone."""
+    """Number of folds of the paper's rows; all other rows have only the first."""
     sweep: bool = False
-    """Whether to compare settings of the baselines instead, on labs that are drawn for that alone."""
+    """Whether to compare settings of the baselines instead, on labs that are drawn only for that."""
 
     def __post_init__(self) -> None:
-        """Check the rows."""
-        known = [method.key for method in self.methods]
-        unknown = [key for key in self.rows if key not in known]
-        if unknown:
-            raise InputError(f"table1 has no row {unknown[0]}; there are: {', '.join(known)}")
+        """Check rows and folds."""
+        super().__post_init__()
         if not 1 <= self.folds <= FOLDS:
             raise InputError(f"table1 has 1 to {FOLDS} folds, not {self.folds}")
 
     @property
     def methods(self) -> tuple[TrainingMethod, ...]:
-        """All rows that there are."""
+        """All rows of the table."""
         return SWEEP if self.sweep else METHODS
 
     @property
     def name(self) -> str:
-        """What the table's files are called."""
+        """Name of the table's files."""
         return f"{'sweep' if self.sweep else 'table1'}-{self.styles}"
 
-    @property
-    def runs(self) -> Path:
-        """The folder of finished runs."""
-        return self.out / f"{self.name}-runs"
-
-    def path(self, key: str, seed: int, fold: int) -> Path:
-        """Return where a finished run is written."""
-        return self.runs / f"{key}-seed{seed}-fold{fold}.json"
-
     def list_runs(self) -> list[Which]:
-        """Return row, seed and fold of all runs: every row with each seed, the paper's with each fold, too."""
+        """Return all runs: every row with each seed, and the paper's rows with each fold, too."""
         draws, folds = (1, 1) if self.scale == "smoke" else (self.draws, self.folds)
         seeds = range(FIRST_VALIDATION, FIRST_VALIDATION + draws) if self.sweep else range(draws)
-        paper, other = [[each.key for each in self.methods if each.paper is is_paper] for is_paper in (True, False)]
+        paper = [method.key for method in self.methods if method.paper]
+        other = [method.key for method in self.methods if not method.paper]
         first = [(key, seed, 0) for keys in (paper, other) for seed in seeds for key in keys]
         more = [(key, seed, fold) for fold in range(1, folds) for seed in seeds for key in paper]
         return [which for which in first + more if not self.rows or which[0] in self.rows]
 
-    def read_runs(self) -> list[Table1Run]:
-        """Return all finished runs, in the order of the rows."""
-        found = [load(Table1Run, path) for path in self.runs.glob("*-seed*-fold*.json")]
-        order = [method.key for method in self.methods]
-        return sorted(found, key=lambda run: (order.index(run.key), run.fold, run.seed))
+    def make(self, which: Which) -> Table1Run:
+        """Make one run, and write it to its file."""
+        return make_run(which, self)
 
     def write(self) -> Path:
         """Write the table of all finished runs as Markdown and CSV, and return the path of the former."""
-        runs, path = self.read_runs(), self.out / f"{self.name}.md"
+        runs, path = self.read(Table1Run), self.out / f"{self.name}.md"
         command = f"bottlegan reproduce table1 --styles {self.styles}{' --sweep' * self.sweep} --scale {self.scale}"
         write_text(path.with_suffix(".csv"), to_csv(runs))
         write_text(path, to_markdown(runs, self.methods, command))
         return path
 
 
-def run_table1(experiment: Experiment, jobs: int | None = None, progress: Progress | None = None) -> Path:
-    """Make all runs that are not there yet, and write the table after each; return the table's path."""
-    progress = progress or Silent()
-    make_folder(experiment.runs)
-    missing = [each for each in experiment.list_runs() if not experiment.path(*each).exists()]
-    runs = make_runs(partial(make_run, experiment=experiment), missing, jobs)
-    for run in progress.track(runs, "runs", len(missing)):
-        progress.event("run", key=run.key, seed=run.seed, fold=run.fold, **to_values(run.scores))
-        experiment.write()
-    return experiment.write()
-
-
-def make_run(which: Which, experiment: Experiment) -> Table1Run:
-    """Train one row with one seed and fold, score it, and write it down."""
+def make_run(which: Which, experiment: Table1) -> Table1Run:
+    """Train one row with one seed and fold, score it, and write its file."""
     key, seed, fold = which
-    method = next(each for each in experiment.methods if each.key == key)
+    method = next(method for method in experiment.methods if method.key == key)
     world = recall_world(experiment.scale, experiment.styles, experiment.data, seed, fold)
     phase1 = plan_phase1(method, experiment.scale)
     kept = experiment.runs / f"styles-{phase1.method}-seed{seed}-fold{fold}.safetensors"
@@ -149,12 +112,12 @@ def make_run(which: Which, experiment: Experiment) -> Table1Run:
     path = experiment.path(*which)
     folder = path.with_suffix("")
     started = time.process_time()
-    given = world.labs(method.stained)
-    stain = find_stain(method, given, world.reference_set())
-    federations = arrange(method, plan_training(method, experiment.scale), given, stain, seed=seed, folder=folder)
+    labs = world.labs(method.stained)
+    stain = find_stain(method, labs, world.reference_set())
+    federations = arrange(method, plan_training(method, experiment.scale), labs, stain, seed=seed, folder=folder)
     truths = {client.name: [world.contents[patch].mask for patch in client.train] for client in world.partition.clients}
-    watched = [replace(each, truths=truths) for each in federations]
-    finished = [(each, federate(each, styles)) for each in watched]
+    watched = [replace(federation, truths=truths) for federation in federations]
+    finished = [(federation, federate(federation, styles)) for federation in watched]
     run = summarize(which, world, finished)
     if method.together == "federated" and not method.local_normalization:
         run = scale_temperature(run, world, *finished[0])
@@ -174,17 +137,19 @@ def make_run(which: Which, experiment: Experiment) -> Table1Run:
 
 @lru_cache(maxsize=1)
 def recall_world(scale: Scale, styles: StyleSet, data: Path | None, seed: int, fold: int) -> World:
-    """Return the labs of a seed and fold, which several rows in a row have in common."""
+    """Return the labs of a seed and fold, cached because consecutive runs often share them."""
     return draw_world(scale, styles, data, seed, fold)
 
 
 def summarize(which: Which, world: World, finished: list[tuple[Federation, State]]) -> Table1Run:
-    """Return the scores of a run: after its last round, on the labs without labels, and over the rounds."""
+    """Score a run: after its last round, on the labs without labels, and over the rounds."""
     tallies: dict[str, Tensor] = {}
-    for each, state in finished:
-        asked = dict.fromkeys(each.clients, 0)
-        members = read_members(each.folder)
-        tallies |= score_clients(each.exchange, asked, each.config, state.weights, state.finished, members=members)[0]
+    for federation, state in finished:
+        asked = dict.fromkeys(federation.clients, 0)
+        members = read_members(federation.folder)
+        tallies |= score_clients(
+            federation.exchange, asked, federation.config, state.weights, state.finished, members=members
+        )[0]
     labeled = {client.name for client in world.partition.clients if client.labeled}
     unlabeled = [total for name, total in tallies.items() if name not in labeled]
     rounds = finished[0][1].history.rounds if len(finished) == 1 else ()
@@ -194,21 +159,21 @@ def summarize(which: Which, world: World, finished: list[tuple[Federation, State
         fold=which[2],
         scores=to_scores(list(tallies.values())),
         unlabeled=to_scores(unlabeled) if unlabeled else None,
-        curve=tuple(Point(round=each.number, scores=pick_scores(each.scores)) for each in rounds if each.scores),
+        curve=tuple(Point(round=own.number, scores=pick_scores(Scores, own.scores)) for own in rounds if own.scores),
         pseudo_labels=tuple(read_points(finished[0][0].folder / PSEUDO_LABELS)),
         rounds=finished[0][1].finished,
     )
 
 
 def scale_temperature(run: Table1Run, world: World, federation: Federation, state: State) -> Table1Run:
-    """Return the run with what it scores once the server has calibrated the network on its validation patches.
+    """Add the scores after the server has calibrated the network on its validation patches.
 
-    The server has them in the reference stain only; what labs do to the crops that they train on is done to them, too.
+    The server has these only in the reference stain. They get the same color changes as the labs' training crops.
     """
     config = federation.config.phase2
     labs = [client.open_lab(config) for client in federation.clients.values()]
     random, vary = numpy_stream(run.seed, "validation"), labs[0].staining.vary
-    shown = [Labeled(vary(each.image[None], random)[0], each.truth) for each in world.validation()]
+    shown = [Labeled(vary(sample.image[None], random)[0], sample.truth) for sample in world.validation()]
     counted = score(load_network(state.weights, config), shown, config.task)
     temperature = compute_temperature(counted, lay_out(config.task))
     tallies = [score_lab(lab, state.weights, config, temperature) for lab in labs]
@@ -216,11 +181,6 @@ def scale_temperature(run: Table1Run, world: World, federation: Federation, stat
 
 
 def to_scores(tallies: list[Tensor]) -> Scores:
-    """Return what tallies come to together."""
+    """Return the scores of several tallies together."""
     task = Task()
-    return pick_scores(compute_scores(torch.stack(tallies).sum(0), lay_out(task), task.classes))
-
-
-def pick_scores(scores: Mapping[str, float]) -> Scores:
-    """Return those scores that are in the table."""
-    return Scores(**{each.name: scores[each.name] for each in fields(Scores)})
+    return pick_scores(Scores, compute_scores(torch.stack(tallies).sum(0), lay_out(task), task.classes))

@@ -1,4 +1,4 @@
-"""Table 1 on disk: a file for each run, and what they come to as Markdown, CSV and a figure."""
+"""Table 1 on disk: a file per run, and the table as Markdown and CSV."""
 
 import csv
 import io
@@ -8,6 +8,7 @@ from statistics import fmean
 from bottlegan.core.config import document
 from bottlegan.reproduce.intervals import format_interval
 from bottlegan.reproduce.pseudo_labels import PseudoLabels
+from bottlegan.reproduce.runs import TableRun
 from bottlegan.reproduce.table1_methods import TrainingMethod
 
 
@@ -29,30 +30,32 @@ class Point:
 
 
 @document
-class Table1Run:
+class Table1Run(TableRun):
     """One row with one seed and one fold."""
 
-    key: str
-    seed: int
-    fold: int
     rounds: int
     scores: Scores
-    """Over all labs' test patches, after the last round."""
+    """On all labs' test patches, after the last round."""
     unlabeled: Scores | None = None
-    """Over the test patches of the labs that contributed no labels."""
+    """On the test patches of labs without labels."""
     temperature: float | None = None
-    """Found on the server's validation patches."""
+    """Fitted to the server's validation patches."""
     calibrated: Scores | None = None
     """The scores with that temperature; the IOU is the same."""
     curve: tuple[Point, ...] = ()
     pseudo_labels: tuple[PseudoLabels, ...] = ()
-    """What FixMatch learned from, over the rounds."""
+    """Scores of FixMatch's pseudo-labels over the rounds."""
     seconds: float = 0.0
-    """Of phase 2, that the processor was at it: what it takes on one core that has nothing else to do."""
+    """Processor time of phase 2 on one core."""
     phase1_seconds: float = 0.0
     bytes_up: int = 0
-    """That a lab which trains in every round uploads in all."""
+    """Total upload of a lab that trains in every round."""
     commit: str = ""
+
+    @property
+    def headline(self) -> Scores:
+        """The scores to report as soon as the run is finished."""
+        return self.scores
 
 
 METRICS = ("iou", "ece", "nll")
@@ -60,7 +63,7 @@ COLUMNS = ("IOU", "ECE", "NLL")
 
 
 def to_csv(runs: Sequence[Table1Run]) -> str:
-    """Return one line a run, numbers in full."""
+    """Return one line per run, with all digits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     own = ["key", "seed", "fold", "rounds", "seconds", "phase1_seconds", "bytes_up", "temperature", "commit"]
@@ -73,12 +76,13 @@ def to_csv(runs: Sequence[Table1Run]) -> str:
 
 
 def to_markdown(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod], command: str) -> str:
-    """Return two tables: all rows on the first fold, and the paper's rows on all folds; and the ratios to aim at."""
+    """Return the tables: all rows on the first fold, the paper's rows on all folds, pseudo-labels and ratios."""
     commits = ", ".join(dict.fromkeys(run.commit for run in runs))
     lines = [f"`{command} --out DIR`, commit {commits}, one core a run.", "", "## All rows, first fold", ""]
     lines += _table([run for run in runs if run.fold == 0], methods)
     if any(run.fold for run in runs):
-        lines += ["", "## The paper's rows, all folds", "", *_table(runs, [each for each in methods if each.paper])]
+        paper = [method for method in methods if method.paper]
+        lines += ["", "## The paper's rows, all folds", "", *_table(runs, paper)]
     pseudo = _list_pseudo_labels(runs, methods)
     lines += ["", "## Pseudo-labels of FixMatch over the rounds", "", *pseudo] * bool(pseudo)
     ratios = _ratios(runs, methods)
@@ -113,7 +117,7 @@ def _table(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> list
 
 
 def _list_pseudo_labels(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> list[str]:
-    """Return a line for each row with FixMatch and each round that was looked at: means over its runs."""
+    """Return one line per row with FixMatch and scored round: means over its runs."""
     lines = ["| method | round | sure | of these right | epithelium: precision | recall |", "| --- " * 6 + "|"]
     for method in methods:
         points = [point for run in runs if run.key == method.key for point in run.pseudo_labels]
@@ -125,7 +129,7 @@ def _list_pseudo_labels(runs: Sequence[Table1Run], methods: Sequence[TrainingMet
 
 
 def _ratios(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> list[str]:
-    """Return how BottleGAN stands to the oracle and to FedAvgM, over the runs that all of them have made."""
+    """Return BottleGAN's ratios to the oracle and to FedAvgM, over the seeds and folds that all of them have."""
     columns = "IOU / oracle | gap closed | IOU no labels / oracle | ECE / FedAvgM | NLL / FedAvgM"
     lines = [f"| BottleGAN | runs | {columns} | ECE, both calibrated | NLL, both calibrated |", "| --- " * 9 + "|"]
     for method in methods:
@@ -134,7 +138,7 @@ def _ratios(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> lis
         common = _common(runs, (method.key, "oracle", "fedavgm"))
         if not common:
             continue
-        ours, oracle, plain = ([each[i] for each in common] for i in range(3))
+        ours, oracle, plain = ([together[i] for together in common] for i in range(3))
         iou = [fmean(run.scores.iou for run in group) for group in (ours, oracle, plain)]
         gap = (iou[0] - iou[2]) / (iou[1] - iou[2]) if iou[1] != iou[2] else float("nan")
         ratios = [iou[0] / iou[1], gap, _ratio(ours, oracle, "unlabeled", "iou")]
@@ -144,16 +148,17 @@ def _ratios(runs: Sequence[Table1Run], methods: Sequence[TrainingMethod]) -> lis
 
 
 def _common(runs: Sequence[Table1Run], keys: tuple[str, ...]) -> list[list[Table1Run]]:
-    """Return the runs of the given rows, together for each seed and fold that all of them have."""
-    found = {(run.key, run.seed, run.fold): run for run in runs}
+    """Return the runs of these rows, grouped by the seeds and folds that all rows have."""
+    by_place = {(run.key, run.seed, run.fold): run for run in runs}
     places = sorted({(run.seed, run.fold) for run in runs})
-    return [[found[key, *place] for key in keys] for place in places if all((key, *place) in found for key in keys)]
+    complete = [place for place in places if all((key, *place) in by_place for key in keys)]
+    return [[by_place[key, *place] for key in keys] for place in complete]
 
 
 def _ratio(ours: Sequence[Table1Run], others: Sequence[Table1Run], kind: str, metric: str) -> float:
-    """Return the ratio of two rows' means of a metric; NaN where one of them has none."""
+    """Return the ratio of two rows' means of a metric; NaN if one of them has none."""
     means = []
     for runs in (ours, others):
-        values = [getattr(found, metric) for run in runs if (found := getattr(run, kind)) is not None]
+        values = [getattr(scores, metric) for run in runs if (scores := getattr(run, kind)) is not None]
         means.append(fmean(values) if values else float("nan"))
     return means[0] / means[1]

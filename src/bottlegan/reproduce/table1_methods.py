@@ -1,4 +1,4 @@
-"""The rows of Table 1: what each does about the labs' stains, and how the labs train together."""
+"""The rows of Table 1: how each handles the labs' stains, and how the labs train together."""
 
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -28,14 +28,14 @@ Baseline = Literal["macenko", "torchstain", "reinhard", "hed", "randstainna"]
 
 FEDAVGM = StrategyConfig(robust="none")
 FEDAVG = StrategyConfig(name="fedavg", robust="none")
-"""As in the paper: plain means. All labs are honest here."""
+"""Plain means, as in the paper, because all labs are honest here."""
 ALONE, FIXMATCH = FixMatchConfig(), FixMatchConfig(enabled=True)
 PROXIMAL = 0.01
 
 
 @dataclass(frozen=True)
 class TrainingMethod:
-    """A row to be made."""
+    """A row of a table."""
 
     key: str
     name: str
@@ -43,19 +43,19 @@ class TrainingMethod:
     phase1: Phase1Method = "code"
     restained: float | None = None
     baseline: Baseline | None = None
-    """What is done about stain in place of BottleGAN."""
+    """The method for stains that replaces BottleGAN."""
     stained: Stained = "own"
     jitter: float = JITTER
-    """Of HED jitter, if that is the baseline."""
+    """Strength of HED jitter, if that is the baseline."""
     fixmatch: FixMatchConfig = ALONE
     strategy: StrategyConfig = FEDAVGM
     proximal: float = 0.0
     local_normalization: bool = False
     together: Together = "federated"
     longer: int = 1
-    """Times as many steps in a round as the other rows."""
+    """Number of steps per round, as a multiple of the other rows'."""
     paper: bool = False
-    """Whether it is one of the paper's rows, or what they are measured by, and made for every fold."""
+    """Whether this row is made for every fold: the paper's rows, and the oracle."""
 
 
 METHODS = (
@@ -107,9 +107,9 @@ SWEEP = (
         for weight in (0.3, 1.0)
     ),
 )
-"""What baselines could be like. They are compared on other labs than the table's: see `FIRST_VALIDATION`."""
+"""Settings of the baselines, compared on other labs than the table's: see `FIRST_VALIDATION`."""
 FIRST_VALIDATION = 1000
-"""The first seed of the labs that settings are chosen on; the table's seeds begin at 0."""
+"""First seed of the labs for choosing settings; the table's seeds start at 0."""
 
 SCALES: dict[Scale, Phase2Config] = {
     "smoke": Phase2Config(
@@ -125,12 +125,12 @@ ROUNDS = RoundsConfig(least=1, evaluate_every=25, length_bound=10.0, weight_boun
 
 
 def plan_training(method: TrainingMethod, scale: Scale) -> Phase2Config:
-    """Return how a row is trained: as any other, but for what makes it that row."""
+    """Return the settings of a row's training."""
     return plan_row(method, SCALES[scale])
 
 
 def plan_phase1(method: TrainingMethod, scale: Scale) -> Phase1Config:
-    """Return how a row finds the labs' styles. What phase 2 uses maps colors, so the published GANs end in pairs."""
+    """Return the settings of a row's phase 1. Phase 2 needs maps of colors, so published GANs are distilled."""
     few = 2 if scale == "smoke" else 0
     preset: Preset = "paper" if scale == "paper" else "cpu"
     critics = AdversarialConfig(preset=preset, paired=scale == "paper", steps=few, server_steps=few)
@@ -138,7 +138,7 @@ def plan_phase1(method: TrainingMethod, scale: Scale) -> Phase1Config:
 
 
 def plan_row(method: TrainingMethod, base: Phase2Config) -> Phase2Config:
-    """Return the same training with what makes it that row."""
+    """Return the training `base` with the row's own settings."""
     return replace(
         base,
         training=replace(base.training, steps=method.longer * base.training.steps),
@@ -150,20 +150,14 @@ def plan_row(method: TrainingMethod, base: Phase2Config) -> Phase2Config:
     )
 
 
-def find_stain(method: TrainingMethod, given: list[LabData], reference_set: list[Pixels]) -> Stain:
-    """Return how the labs of a row handle stain.
-
-    Args:
-        method: The row.
-        given: What the labs hold.
-        reference_set: The public reference set.
-    """
+def find_stain(method: TrainingMethod, labs: list[LabData], reference_set: list[Pixels]) -> Stain:
+    """Return how the labs of a row handle stain."""
     match method.baseline:
         case None:
             return stain_with
         case "macenko":
-            reference = summarize_reference([to_batch(each) for each in reference_set])
-            fitted = {each.name: normalize_closed_form(each.train, reference) for each in given}
+            reference = summarize_reference([to_batch(image) for image in reference_set])
+            fitted = {lab.name: normalize_closed_form(lab.train, reference) for lab in labs}
             return lambda config, styles, own: fitted[own]
         case "torchstain" | "reinhard":
             staining = normalize_each("Macenko" if method.baseline == "torchstain" else "Reinhard", reference_set)
@@ -172,13 +166,13 @@ def find_stain(method: TrainingMethod, given: list[LabData], reference_set: list
             jitter = partial(jitter_hed, jitter=method.jitter)
             return lambda config, styles, own: Staining(vary=jitter)
         case "randstainna":
-            statistics = reduce(LabStatistics.join, [LabStatistics.of(each.train) for each in given])
+            statistics = reduce(LabStatistics.join, [LabStatistics.of(lab.train) for lab in labs])
             vary = partial(draw_templates, statistics=statistics)
             return lambda config, styles, own: Staining(vary=vary)
 
 
 def normalize_closed_form(train: list[Pixels], reference: Reference) -> Staining:
-    """Return robust Macenko, fitted to all training patches of a lab, which is as much as BottleGAN sees of it."""
+    """Return robust Macenko, fitted to all training patches of a lab, as BottleGAN is."""
     density = torch.cat([sample_density(to_batch(levels)) for levels in train], dim=1)
     fitted = fit_density_map(density, reference)
 
@@ -189,9 +183,9 @@ def normalize_closed_form(train: list[Pixels], reference: Reference) -> Staining
 
 
 def normalize_each(kind: Literal["Macenko", "Reinhard"], reference_set: list[Pixels]) -> Staining:
-    """Return torchstain as most people use it: fitted to one reference image, every image normalized by itself.
+    """Return torchstain as most people use it: fitted to one reference image, each image normalized on its own.
 
-    Images on which it fails stay as they are.
+    Images on which it fails stay unchanged.
     """
     normalize = prepare_torchstain(kind)(to_batch(reference_set[0]))
 

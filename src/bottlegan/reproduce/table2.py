@@ -1,8 +1,8 @@
-"""Table 2: how well each way of normalizing brings 240 styles to one stain and back, all under the same conditions.
+"""Table 2: how well each method normalizes 240 styles to one stain and restains them, under the same conditions.
 
-Each row learns the styles of one half of the patches with the reference patches of the other half, and vice versa, and
-is scored against the truth, which no method sees. Trained rows take the same number of steps with the same number of
-pixels each. The table is written after every row, and a run that was interrupted goes on after its last row.
+Each row learns the styles of one half of the patches with the reference patches of the other half, and vice versa. It
+is scored against the truth, which no method sees. All trained rows take the same number of steps with the same number
+of pixels. The table is written after every row, and an interrupted run is resumed after its last row.
 """
 
 import time
@@ -41,14 +41,14 @@ from bottlegan.training.adversarial import LAB
 from bottlegan.training.gan import PRESETS, TrainConfig, train
 
 FEW = 6
-"""Styles of the Many-One-One row, which trains two generators for each."""
+"""Number of styles in the Many-One-One row, which trains two generators per style."""
 ILL_CONDITIONED = 50.0
-"""Condition number of a closed-form map above which it cannot be turned around without drowning in noise."""
+"""Condition number above which inverting a closed-form map would amplify noise too much."""
 
 
 @dataclass(frozen=True)
 class Table2Options:
-    """What all rows share."""
+    """The options that all rows share."""
 
     scale: Scale
     seed: int
@@ -58,25 +58,25 @@ class Table2Options:
 
 @dataclass(frozen=True)
 class Maps:
-    """A method, ready to map images (1, 3, H, W) of the styles of one half, which it is told by name."""
+    """A method's maps of images (1, 3, H, W), for the styles of one half, by name."""
 
     normalize: Callable[[str, Tensor], Tensor | None]
-    """None where the method fails."""
+    """Returns None if the method fails."""
     restain: Callable[[str, Tensor], Tensor] | None
     parameters: int = 0
     seconds: float = 0.0
-    """What it took in an earlier run."""
+    """Training time in an earlier run."""
 
 
 @dataclass(frozen=True)
 class StainMethod:
-    """A row to be made."""
+    """A row of the table."""
 
     key: str
     name: str
     build: Callable[[Table2Options, Half], Maps]
     styles: int | None = None
-    """How many styles it is made on, if not on all."""
+    """Number of styles, if not all."""
     missing: Callable[[], bool] = lambda: False
     """Whether it needs a package that is not installed."""
 
@@ -84,9 +84,9 @@ class StainMethod:
 def run_table2(
     scale: Scale, out: Path, data: Path | None = None, seed: int = 0, progress: Progress | None = None
 ) -> Table2:
-    """Make the table, and write it into `out` as `table2.md`, `table2.csv` and `table2.json` after every row.
+    """Make the table, and write it to `out` as `table2.md`, `table2.csv` and `table2.json` after every row.
 
-    Rows that `table2.json` holds already are kept. The BottleGAN models are saved beside it, one for each half.
+    Rows that `table2.json` already holds are kept. The BottleGAN models are saved beside it, one per half.
     """
     make_folder(out)
     setting = Table2Options(scale, seed, out, progress or Silent())
@@ -96,28 +96,28 @@ def run_table2(
     degenerate = frozenset[str]().union(*(find_degenerate(half, setting.progress) for half in halves if missing))
     for method in missing:
         row = make_row(method, setting, halves, degenerate)
-        known = {other.key: other for other in table.rows} | {row.key: row}
-        table = replace(table, rows=tuple(known[m.key] for m in METHODS if m.key in known))
+        rows = {other.key: other for other in table.rows} | {row.key: row}
+        table = replace(table, rows=tuple(rows[m.key] for m in METHODS if m.key in rows))
         write_table(table, out)
         setting.progress.event("row", method=row.method, mse=row.mse_mean, seconds=row.seconds)
     return table
 
 
 def find_degenerate(half: Half, progress: Progress) -> frozenset[str]:
-    """Return the styles whose two stains cannot be told apart in closed form, or not without drowning in noise."""
+    """Return the styles whose two stains no closed form can separate without amplifying noise too much."""
     fit = fit_robust(half.pool_images())
     styled = progress.track(list(zip(half.names, half.styled, strict=True)), "diagnosing styles", len(half.names))
-    found = [(name, fit(to_batch(levels)[0]).diagnoses[0]) for name, levels in styled]
-    return frozenset(n for n, d in found if d.route != Route.STAINS or d.condition > ILL_CONDITIONED)
+    diagnoses = [(name, fit(to_batch(levels)[0]).diagnoses[0]) for name, levels in styled]
+    return frozenset(n for n, d in diagnoses if d.route != Route.STAINS or d.condition > ILL_CONDITIONED)
 
 
 def make_row(method: StainMethod, setting: Table2Options, halves: Sequence[Half], degenerate: frozenset[str]) -> Row:
     """Build a method for each half, score it on all patches of that half, and summarize."""
     if method.missing():
-        note = "not installed: `pip install 'bottlegan[bench]'`"
+        note = "not installed; run `pip install 'bottlegan[bench]'`"
         return Row(key=method.key, method=method.name, note=note, commit=find_commit(), each={})
     commit = find_commit()
-    each: dict[str, StyleScore] = {}
+    scores: dict[str, StyleScore] = {}
     outputs: list[Pixels] = []
     failures, parameters, seconds = 0, 0, 0.0
     for whole in halves:
@@ -134,13 +134,13 @@ def make_row(method: StainMethod, setting: Table2Options, halves: Sequence[Half]
             seconds += time.perf_counter() - started
             failures += output is None
             output = image if output is None else output
-            each[name] = score(maps, name, (image, target, output), name in degenerate)
+            scores[name] = score(maps, name, (image, target, output), name in degenerate)
             outputs += from_batch(output)
     truths = [levels for half in halves for levels in half.truths]
-    notes = [f"on {len(each)} styles only"] * (len(each) < len(truths))
-    notes += [f"failed on {failures} styles, which count as left as they were"] * (failures > 0)
+    notes = [f"on {len(scores)} styles only"] * (len(scores) < len(truths))
+    notes += [f"failed on {failures} styles, which count as unchanged"] * (failures > 0)
     row = summarize(
-        Row(key=method.key, method=method.name, note="; ".join(notes), commit=commit, styles=len(each), each=each)
+        Row(key=method.key, method=method.name, note="; ".join(notes), commit=commit, styles=len(scores), each=scores)
     )
     row = replace(row, parameters=parameters, seconds=seconds)
     if len(outputs) < len(truths):
@@ -151,7 +151,7 @@ def make_row(method: StainMethod, setting: Table2Options, halves: Sequence[Half]
 
 @torch.no_grad()
 def score(maps: Maps, name: str, images: tuple[Tensor, Tensor, Tensor], degenerate: bool) -> StyleScore:
-    """Return the scores of one patch, given as stained, as it is in the reference stain, and as it was normalized."""
+    """Return the scores of one patch, given in its own stain, in the reference stain, and normalized."""
     image, target, output = images
     restained = maps.restain and maps.restain(name, target)
     cycled = maps.restain and maps.restain(name, output)
@@ -168,12 +168,12 @@ def score(maps: Maps, name: str, images: tuple[Tensor, Tensor, Tensor], degenera
 
 
 def build_identity(setting: Table2Options, half: Half) -> Maps:
-    """Leave everything as it is."""
+    """Return images unchanged."""
     return Maps(lambda _, image: image, lambda _, image: image)
 
 
 def build_robust(setting: Table2Options, half: Half) -> Maps:
-    """Fit our robust Macenko to each patch alone."""
+    """Fit our robust Macenko to each patch."""
     fit = fit_robust(half.pool_images())
     fitted: dict[str, DensityMap] = {}
 
@@ -185,7 +185,7 @@ def build_robust(setting: Table2Options, half: Half) -> Maps:
 
 
 def build_torchstain(kind: Literal["Macenko", "Reinhard"]) -> Callable[[Table2Options, Half], Maps]:
-    """Fit torchstain to the pool; it only goes toward the reference stain, so it does not restain."""
+    """Fit torchstain to the pool. It cannot restain."""
 
     def build(setting: Table2Options, half: Half) -> Maps:
         normalizer = prepare_torchstain(kind)(half.pool_images())
@@ -200,7 +200,7 @@ def build_torchstain(kind: Literal["Macenko", "Reinhard"]) -> Callable[[Table2Op
 
 
 def build_trained(key: str) -> Callable[[Table2Options, Half], Maps]:
-    """Train a model, or take the one that an earlier run has saved."""
+    """Train a model, or load the one that an earlier run has saved."""
 
     def build(setting: Table2Options, half: Half) -> Maps:
         model, seconds = obtain_model(key, setting, half)
@@ -220,17 +220,17 @@ def build_trained(key: str) -> Callable[[Table2Options, Half], Maps]:
 
 
 def obtain_model(key: str, setting: Table2Options, half: Half) -> tuple[StyleModel, float]:
-    """Return a model of the styles of one half, and the seconds that it took if an earlier run has trained it.
+    """Return a model of the styles of one half, and its training seconds if an earlier run has trained it.
 
-    BottleGAN's are saved: Figure 2 is drawn with them.
+    BottleGAN's models are saved, because Figure 2 needs them.
     """
     path = setting.out / f"{key}-{half.label}.safetensors"
     run = {"scale": setting.scale, "seed": setting.seed, "half": half.label}
     if path.exists():
-        found = read_document(path)
-        if {name: found.record.get(name) for name in run} != run or found.styles != half.names:
+        saved = read_document(path)
+        if {name: saved.record.get(name) for name in run} != run or saved.styles != half.names:
             raise InputError(f"{path}: is of another scale, seed or data; choose another --out")
-        return load_model(path), float(found.record.get("seconds", 0.0))
+        return load_model(path), float(saved.record.get("seconds", 0.0))
     started = time.perf_counter()
     labs = {name: [levels] for name, levels in zip(half.names, half.styled, strict=True)}
     checkpoint = path.with_suffix(".checkpoint")
@@ -243,10 +243,10 @@ def obtain_model(key: str, setting: Table2Options, half: Half) -> tuple[StyleMod
 
 
 def plan(key: str, scale: Scale) -> TrainConfig:
-    """Return how the row `key` is trained: as any other with the same start, but for the model.
+    """Return the settings of the row `key`. Rows with the same start differ only in the model.
 
-    `warm-...`: on the maps that onboarding finds, which are in no model before the first step; `cold-...`: against
-    critics, without any map; `bottlegan`: as `bottlegan train` does it, which begins at the maps.
+    `warm-...`: learns the maps that onboarding finds, but does not begin at them. `cold-...`: trains with critics and
+    without any map. `bottlegan`: trains like `bottlegan train`, which begins at the maps.
     """
     begin, _, form = key.partition("-")
     config = COLD if begin == "cold" else replace(PRESETS["default"], begin_at_maps=begin != "warm")
@@ -256,18 +256,18 @@ def plan(key: str, scale: Scale) -> TrainConfig:
             config = replace(config, steps=6, warm_steps=warm, check_every=3, batch=8, pixels=512, crop=32)
         case "paper":
             steps = PRESETS["paper"].steps
-            # The same share of a warm start, and no early end: each row takes all the steps.
+            # The warm start keeps its share, and no row stops early.
             warm = config.warm_steps * steps // config.steps
             config = replace(config, steps=steps, warm_steps=warm, patience=PRESETS["paper"].patience)
     if begin != "cold":
-        # What looks beyond the pixel needs crops, of as many pixels in all.
+        # Generators that look beyond the pixel need crops, with as many pixels in total.
         config = replace(config, crops=config.batch * config.pixels // config.crop**2)
     model = config.model
     match form:
         case "unet":
             model = replace(model, generator=replace(model.generator, kind="unet", width=16, depth=2))
         case "many-many":
-            # It is not told where an image comes from, and has to see it.
+            # It gets no source style, so it must see the style in the image.
             model = replace(model, paradigm=form, generator=replace(model.generator, statistics="instance"))
         case "many-one" | "many-one-one":
             model = replace(model, paradigm=form)
@@ -279,7 +279,7 @@ def _no_torchstain() -> bool:
 
 
 COLD = replace(LAB["cpu"], steps=2000, check_every=100)
-"""Of 120 styles at once, which a critic sees less often each than a lab's own."""
+"""More steps than in a lab, because a critic sees each of 120 styles less often."""
 FORMS = {
     "bottlegan": "BottleGAN",
     "many-one": "Many-One",
@@ -296,11 +296,11 @@ METHODS = (
     *(
         StainMethod(
             f"{start}-{form}",
-            f"{name}, {told}",
+            f"{name}, {conditions}",
             build_trained(f"{start}-{form}"),
             styles=FEW if form == "many-one-one" else None,
         )
-        for start, told in (("warm", "from equal starts"), ("cold", "cold, with critics"))
+        for start, conditions in (("warm", "from equal starts"), ("cold", "cold, with critics"))
         for form, name in FORMS.items()
     ),
 )

@@ -1,4 +1,4 @@
-"""Table 2 on disk: its rows, what they come to, and the files that it is written to and goes on from."""
+"""Table 2 on disk: its rows, their summaries, and the files for output and resuming."""
 
 import csv
 import io
@@ -23,15 +23,15 @@ from bottlegan.reproduce.paired import Scale
 
 @document
 class StyleScore:
-    """What one style's patch got."""
+    """The scores of one style's patch."""
 
     mse: float
     psnr: float
     ssim: float
     turned: float
-    """Share of pixel pairs that are clearly light and dark in the truth, and the other way around in the output."""
+    """Share of clearly light and dark pixel pairs of the truth that change places in the output."""
     monotonic: float
-    """Share of steps toward more hematoxylin in the truth at which the output gets no lighter."""
+    """Share of the steps toward more hematoxylin in the truth at which the output gets no lighter."""
     restain_mse: float | None = None
     cycle_mse: float | None = None
     degenerate: bool
@@ -39,13 +39,13 @@ class StyleScore:
 
 @document
 class Row:
-    """What one method reached. What it cannot do, or what cannot be compared, is None."""
+    """The scores of one method. A score is None if the method lacks the ability or the figure is not comparable."""
 
     key: str
     method: str
     note: str = ""
     commit: str
-    """Of the code that made the row."""
+    """Commit of the code that made the row."""
     styles: int = 0
     mse_mean: float | None = None
     mse_median: float | None = None
@@ -67,7 +67,7 @@ class Row:
 
 @document
 class Table2:
-    """The table, and how it came about."""
+    """The table, and how it was made."""
 
     scale: str
     seed: int
@@ -92,21 +92,21 @@ def open_table(out: Path, scale: Scale, seed: int, styles: int, data: Path | Non
     )
     if not path.exists():
         return table
-    found = load(Table2, path)
-    if (found.scale, found.seed, found.styles) != (table.scale, table.seed, table.styles):
+    kept = load(Table2, path)
+    if (kept.scale, kept.seed, kept.styles) != (table.scale, table.seed, table.styles):
         raise InputError(
-            f"{path}: is of scale {found.scale}, seed {found.seed} and {found.styles} styles, not of {table.scale}, "
+            f"{path}: is of scale {kept.scale}, seed {kept.seed} and {kept.styles} styles, not of {table.scale}, "
             f"{table.seed} and {table.styles}; choose another --out"
         )
-    return replace(table, rows=found.rows)
+    return replace(table, rows=kept.rows)
 
 
 def find_commit() -> str:
-    """Return the commit of this package's repository, if it is in one and git is there."""
+    """Return the commit of this package's repository, or "unknown" without repository or git."""
     git, package = shutil.which("git"), Path(bottlegan.__file__).resolve()
     if git is None:
         return "unknown"
-    # A package installed into somebody else's repository must not take that one's commit for its own.
+    # A package installed inside another repository must not report that repository's commit.
     for words in (("ls-files", "--error-unmatch", package.name), ("describe", "--always", "--dirty", "--exclude=*")):
         done = subprocess.run([git, "-C", package.parent, *words], capture_output=True, text=True, check=False)  # noqa: S603
         if done.returncode:
@@ -115,7 +115,7 @@ def find_commit() -> str:
 
 
 def summarize(row: Row) -> Row:
-    """Return the row with what its styles' scores come to."""
+    """Add the summary of its styles' scores to a row."""
     scores = list(row.each.values())
     mse = [s.mse for s in scores]
     restain = [s.restain_mse for s in scores if s.restain_mse is not None]
@@ -158,14 +158,14 @@ COLUMNS = (
 
 
 def write_table(table: Table2, out: Path) -> None:
-    """Write the table as JSON, which a later run goes on from, as CSV and as Markdown."""
+    """Write the table as JSON, from which a later run is resumed, as CSV and as Markdown."""
     write_text(out / "table2.csv", to_csv(table.rows))
     write_text(out / "table2.md", to_markdown(table))
     write_text(out / "table2.json", to_json(table))
 
 
 def to_csv(rows: Sequence[Row]) -> str:
-    """Return one line a method, numbers in full, without those of single styles."""
+    """Return one line per method, with all digits, without single styles."""
     names = ["method", "styles", *(name for name, _, _ in COLUMNS), "note"]
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
@@ -175,7 +175,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def to_markdown(table: Table2) -> str:
-    """Return the table with all that is needed to read it and to make it again."""
+    """Return the table, with its legend and the command that makes it."""
     commits = ", ".join(dict.fromkeys(row.commit for row in table.rows))
     lines = [
         f"# Table 2: {table.styles} styles to one stain and back",
@@ -196,14 +196,14 @@ _NOTHING = "-"
 _LEGEND = (
     "Each style is one patch. MSE, PSNR and SSIM: normalized patches against the truth, on all pixels, RGB in [0, 1].",
     "Restained: reference patches in each style, against the truth. Reconstruction: normalized, then restained,",
-    "against the patch itself, which the paper reports and which doing nothing wins. FID: of all normalized patches",
+    "against the patch itself. The paper reports it, and doing nothing wins it. FID: of all normalized patches",
     "against all reference patches with offline features, not comparable with Inception's. Swapped: styles in which",
     f"more than {SWAPPED:.0%} of clearly light and dark pixels change places. Most turned: their share in the worst",
     "style. Monotonic: steps toward more hematoxylin, with as much eosin, at which the output gets no lighter, a mean.",
-    "Degenerate: styles that no map can turn around, by our closed-form diagnosis. Parameters: of the generators",
-    "of one half's model. Seconds: to fit and normalize both halves, beside whatever else the machine was doing.",
-    "Two models a row: each half of the styles is learned with the reference patches of the other half, so none is",
-    "ever seen in both stains.",
+    "Degenerate: styles that no map can invert, by our closed-form diagnosis. Parameters: of the generators",
+    "of one half's model. Seconds: to fit and normalize both halves, including other load on the machine.",
+    "Each row has two models: each half of the styles is learned with the other half's reference patches, so no patch",
+    "is ever seen in both stains.",
 )
 
 
@@ -217,7 +217,7 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _same_styles(rows: Sequence[Row]) -> list[str]:
-    """Say what the other rows reach on the styles of each row that has only some of them."""
+    """Compare each row on few styles with the other rows on the same styles."""
     most = max((row.styles for row in rows), default=0)
     lines = []
     for few in (row for row in rows if 0 < row.styles < most):

@@ -1,22 +1,21 @@
-"""Table 3: segmentation of nuclei by a federation of real hospitals, tested on theirs and on others' images.
+"""Table 3: segmentation of nuclei by a federation of real hospitals, tested on their own and on others' images.
 
-A run is one row with one seed, which draws who has labels and the first weights, and one fold, which says who takes no
-part. Runs are made, kept and gone on with as those of Table 1.
+A run is one row with one seed, which draws the labs with labels and the initial weights, and one fold, which leaves
+some labs out.
 """
 
 import shutil
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 from torch import Tensor
 
-from bottlegan.core.config import load, to_json
+from bottlegan.core.config import to_json
 from bottlegan.core.errors import InputError
-from bottlegan.core.files import make_folder, write_text
-from bottlegan.core.progress import Progress, Silent
+from bottlegan.core.files import write_text
 from bottlegan.core.task import Task
 from bottlegan.federated.client.staining import Stain, Staining, Styles
 from bottlegan.federated.client.training import Lab, score_lab
@@ -30,16 +29,16 @@ from bottlegan.models.networks import NetworkConfig
 from bottlegan.models.weights import ModelWeights, read_weights
 from bottlegan.onboarding.fit import onboard
 from bottlegan.onboarding.verdict import Verdict
-from bottlegan.reproduce.federations import Federation, Which, arrange, federate, make_runs, obtain_styles
+from bottlegan.reproduce.federations import Federation, arrange, federate, obtain_styles
 from bottlegan.reproduce.hospitals import FOLDS, Deal, Hospital, deal, draw_hospitals, read_hospitals
 from bottlegan.reproduce.paired import Scale
+from bottlegan.reproduce.runs import Experiment, Which, pick_scores
 from bottlegan.reproduce.table1_methods import FEDAVG, TrainingMethod, find_stain, plan_row
 from bottlegan.reproduce.table2_files import find_commit
-from bottlegan.reproduce.table3_files import Scores, Table3Run, to_csv, to_markdown
+from bottlegan.reproduce.table3_files import METRICS, Scores, Table3Run, to_csv, to_markdown
 from bottlegan.reproduce.world import LabData
 from bottlegan.training.task import TrainingConfig, lay_out
 
-DRAWS = 3
 TASK = Task(classes=("other", "nuclei"))
 SCALES: dict[Scale, Phase2Config] = {
     "smoke": Phase2Config(
@@ -64,70 +63,50 @@ METHODS = (
 
 
 @dataclass(frozen=True)
-class Experiment:
-    """A whole table: what it is made of, and where it is kept."""
-
-    scale: Scale
-    out: Path
-    data: Path | None = None
-    rows: tuple[str, ...] = ()
-    """Keys of the rows to make; none for all."""
-    draws: int = DRAWS
-    """Seeds."""
+class Table3(Experiment):
+    """Table 3."""
 
     def __post_init__(self) -> None:
-        """Check what can be checked at once."""
-        known = [method.key for method in METHODS]
-        unknown = [key for key in self.rows if key not in known]
-        if unknown:
-            raise InputError(f"table3 has no row {unknown[0]}; there are: {', '.join(known)}")
+        """Check rows, scale and data."""
+        super().__post_init__()
         if self.scale not in SCALES:
-            raise InputError(f"table3 has no scale {self.scale}, as the paper has no such table; use smoke or cpu")
+            raise InputError(f"table3 has no scale {self.scale}, because the paper has no such table; use smoke or cpu")
         if self.scale != "smoke" and self.data is None:
             raise InputError("no real labs: give the folder with their index.csv as --data, or use --scale smoke")
 
     @property
-    def runs(self) -> Path:
-        """The folder of finished runs."""
-        return self.out / "table3-runs"
+    def methods(self) -> tuple[TrainingMethod, ...]:
+        """All rows of the table."""
+        return METHODS
 
-    def path(self, key: str, seed: int, fold: int) -> Path:
-        """Return where a finished run is written."""
-        return self.runs / f"{key}-seed{seed}-fold{fold}.json"
+    @property
+    def name(self) -> str:
+        """Name of the table's files."""
+        return "table3"
 
     def list_runs(self) -> list[Which]:
-        """Return row, seed and fold of all runs, all rows of a deal one after the other."""
+        """Return all runs, with all rows of one seed and fold in sequence."""
         draws, folds = (1, 1) if self.scale == "smoke" else (self.draws, FOLDS)
-        keys = [each.key for each in METHODS if not self.rows or each.key in self.rows]
+        keys = [method.key for method in METHODS if not self.rows or method.key in self.rows]
         return [(key, seed, fold) for seed in range(draws) for fold in range(folds) for key in keys]
+
+    def make(self, which: Which) -> Table3Run:
+        """Make one run, and write it to its file."""
+        return make_run(which, self)
 
     def write(self) -> Path:
         """Write the table of all finished runs as Markdown and CSV, and return the path of the former."""
         names = {method.key: method.name for method in METHODS}
-        runs = [load(Table3Run, path) for path in self.runs.glob("*-seed*-fold*.json")]
-        runs.sort(key=lambda run: (list(names).index(run.key), run.seed, run.fold))
-        path = self.out / "table3.md"
+        runs, path = self.read(Table3Run), self.out / "table3.md"
         write_text(path.with_suffix(".csv"), to_csv(runs))
         write_text(path, to_markdown(runs, names, self.scale))
         return path
 
 
-def run_table3(experiment: Experiment, jobs: int | None = None, progress: Progress | None = None) -> Path:
-    """Make all runs that are not there yet, and write the table after each; return the table's path."""
-    progress = progress or Silent()
-    make_folder(experiment.runs)
-    missing = [each for each in experiment.list_runs() if not experiment.path(*each).exists()]
-    runs = make_runs(partial(make_run, experiment=experiment), missing, jobs)
-    for run in progress.track(runs, "runs", len(missing)):
-        progress.event("run", key=run.key, seed=run.seed, fold=run.fold, iou=run.left_out.iou)
-        experiment.write()
-    return experiment.write()
-
-
-def make_run(which: Which, experiment: Experiment) -> Table3Run:
-    """Train one row with one seed and fold, score it, and write it down."""
+def make_run(which: Which, experiment: Table3) -> Table3Run:
+    """Train one row with one seed and fold, score it, and write its file."""
     key, seed, fold = which
-    method = next(each for each in METHODS if each.key == key)
+    method = next(method for method in METHODS if method.key == key)
     dealt = deal(recall_hospitals(experiment.data if experiment.scale != "smoke" else None), seed, fold)
     styles = obtain_styles(dealt.members, seed, experiment.runs / f"styles-seed{seed}-fold{fold}.safetensors")
     path = experiment.path(*which)
@@ -137,7 +116,7 @@ def make_run(which: Which, experiment: Experiment) -> Table3Run:
     config = plan_row(method, SCALES[experiment.scale])
     members, refused = split(dealt.members, None if method.mode == "plain" else styles)
     federations = arrange(method, config, members, stain, seed=seed, folder=folder)
-    finished = [(each, federate(each, styles)) for each in federations]
+    finished = [(federation, federate(federation, styles)) for federation in federations]
     own = score_members(finished) | score_as_they_are(finished, [lab for lab in refused if lab.test])
     others = score_visitors(finished, dealt.visitors, stain)
     run = Table3Run(
@@ -160,28 +139,33 @@ def make_run(which: Which, experiment: Experiment) -> Table3Run:
 
 @lru_cache(maxsize=1)
 def recall_hospitals(data: Path | None) -> list[Hospital]:
-    """Return all labs, which all runs have in common."""
+    """Return all labs, cached because all runs share them."""
     return draw_hospitals() if data is None else read_hospitals(data)
 
 
 def choose_template(dealt: Deal) -> Pixels:
-    """Return the image that other packages are fitted to: the first of the first lab with labels, as people do it."""
+    """Return the image that other packages are fitted to: the first image of the first lab with labels."""
     return next(lab for lab in dealt.members if lab.labeled).train[0]
 
 
 def split(labs: Sequence[LabData], styles: ModelWeights | None) -> tuple[list[LabData], list[LabData]]:
-    """Return the labs that have a style, all if none is needed, and those whose style was refused."""
-    known = {lab.name for lab in labs} if styles is None else set(styles.document.styles)
-    return [lab for lab in labs if lab.name in known], [lab for lab in labs if lab.name not in known]
+    """Return the labs with a style (all labs if no styles are needed), and those whose style was refused."""
+    names = {lab.name for lab in labs} if styles is None else set(styles.document.styles)
+    return [lab for lab in labs if lab.name in names], [lab for lab in labs if lab.name not in names]
 
 
 def score_members(finished: Sequence[tuple[Federation, State]]) -> dict[str, Scores]:
-    """Return the scores of each lab that takes part and has images that it did not train on."""
+    """Return the scores of each lab that takes part and has test images."""
     scores: dict[str, Scores] = {}
-    for each, state in finished:
-        asked = dict.fromkeys(each.clients, 0)
+    for federation, state in finished:
+        asked = dict.fromkeys(federation.clients, 0)
         tallies = score_clients(
-            each.exchange, asked, each.config, state.weights, state.finished, members=read_members(each.folder)
+            federation.exchange,
+            asked,
+            federation.config,
+            state.weights,
+            state.finished,
+            members=read_members(federation.folder),
         )[0]
         scores |= {name: to_scores(total) for name, total in tallies.items()}
     return scores
@@ -190,50 +174,46 @@ def score_members(finished: Sequence[tuple[Federation, State]]) -> dict[str, Sco
 def score_visitors(
     finished: Sequence[tuple[Federation, State]], visitors: Sequence[LabData], stain: Stain
 ) -> dict[str, Scores]:
-    """Return the scores on each lab that took no part; where labs train alone, the mean over their networks.
+    """Return the scores on each lab that was left out; if labs train alone, the mean over their networks.
 
-    A visitor does what a member does before it predicts. In mode normalize that takes its style code, which it fits to
+    Before predicting, a visitor does the same as a member. In mode normalize it needs a style code, which it fits to
     its own images with the shipped prior, without labels.
     """
     config = finished[0][0].config.phase2
     styles = None if config.mode == "plain" else onboard_visitors(visitors)
     usable, refused = split(visitors, styles)
-    known = None if styles is None else Styles(styles)
-    opened = [Lab(lab.name, [], [], lab.test, stain(config, known, lab.name)) for lab in usable]
+    prior_styles = None if styles is None else Styles(styles)
+    opened = [Lab(lab.name, [], [], lab.test, stain(config, prior_styles, lab.name)) for lab in usable]
     return score_opened(finished, opened) | score_as_they_are(finished, refused)
 
 
 def score_as_they_are(finished: Sequence[tuple[Federation, State]], labs: Sequence[LabData]) -> dict[str, Scores]:
-    """Return the scores on labs whose style was refused: their images are not normalized."""
+    """Return the scores on labs whose style was refused, without normalizing their images."""
     return score_opened(finished, [Lab(lab.name, [], [], lab.test, Staining()) for lab in labs])
 
 
 def score_opened(finished: Sequence[tuple[Federation, State]], labs: Sequence[Lab]) -> dict[str, Scores]:
-    """Return the scores on labs, the mean over all networks."""
+    """Return the scores on labs, averaged over all networks."""
     config = finished[0][0].config.phase2
     return {
-        lab.name: average([to_scores(score_lab(lab, each.weights, config)) for _, each in finished]) for lab in labs
+        lab.name: average([to_scores(score_lab(lab, state.weights, config)) for _, state in finished]) for lab in labs
     }
 
 
 def onboard_visitors(visitors: Sequence[LabData]) -> ModelWeights:
-    """Return the shipped prior with the styles of labs, each fitted to its own images, but for those refused."""
+    """Return the shipped prior with the labs' styles, each fitted to the lab's own images, except refused ones."""
     prior = read_weights(PRIOR)
     fitted = {lab.name: onboard(lab.train, prior) for lab in visitors}
-    usable = {name: each.code for name, each in fitted.items() if each.diagnosis.verdict is not Verdict.REFUSED}
+    usable = {name: result.code for name, result in fitted.items() if result.diagnosis.verdict is not Verdict.REFUSED}
     return prior.with_styles(usable)
 
 
 def to_scores(total: Tensor) -> Scores:
-    """Return what a lab's tally comes to."""
-    return pick(compute_scores(total, lay_out(TASK), TASK.classes))
-
-
-def pick(scores: Mapping[str, float]) -> Scores:
-    """Return those scores that are in the table."""
-    return Scores(**{each.name: scores[each.name] for each in fields(Scores)})
+    """Return the scores of a lab's tally."""
+    return pick_scores(Scores, compute_scores(total, lay_out(TASK), TASK.classes))
 
 
 def average(scores: Sequence[Scores]) -> Scores:
-    """Return the mean over labs, each of which counts the same however many images it has."""
-    return pick({each.name: sum(getattr(one, each.name) for one in scores) / len(scores) for each in fields(Scores)})
+    """Return the mean over labs, all with the same weight."""
+    means = {metric: sum(getattr(one, metric) for one in scores) / len(scores) for metric in METRICS}
+    return pick_scores(Scores, means)

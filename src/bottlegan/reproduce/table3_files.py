@@ -1,4 +1,4 @@
-"""Table 3 on disk: a file for each run, and what they come to as Markdown and CSV."""
+"""Table 3 on disk: a file per run, and the table as Markdown and CSV."""
 
 import csv
 import io
@@ -8,9 +8,10 @@ from statistics import fmean
 
 from bottlegan.core.config import document
 from bottlegan.reproduce.intervals import format_difference, format_interval
+from bottlegan.reproduce.runs import TableRun
 
 BASE = "fedavgm"
-"""The row that all others are compared with."""
+"""The row with which all others are compared."""
 
 
 @document
@@ -24,47 +25,51 @@ class Scores:
 
 
 @document
-class Table3Run:
+class Table3Run(TableRun):
     """One row with one seed and one fold."""
 
-    key: str
-    seed: int
-    fold: int
     held_out: Scores
-    """Mean over the labs that took part, on images that nobody trained on."""
+    """Mean over the labs that took part, on their test images."""
     left_out: Scores
-    """Mean over the labs that took no part."""
+    """Mean over the labs that were left out."""
     labs: dict[str, Scores]
     labeled: tuple[str, ...]
     visitors: tuple[str, ...]
     """Labs that took no part."""
     seconds: float
-    """Of the processor, scoring included."""
+    """Processor time, scoring included."""
     commit: str
     refused: tuple[str, ...] = ()
-    """Labs whose style was refused, so that they trained in no round and were scored as they are."""
+    """Labs whose style was refused: they did not train, and were scored without normalization."""
+
+    @property
+    def headline(self) -> Scores:
+        """The scores to report as soon as the run is finished."""
+        return self.left_out
 
 
-METRICS = tuple(each.name for each in fields(Scores))
+METRICS = tuple(metric.name for metric in fields(Scores))
 COLUMNS = {"iou": "IOU", "dice": "Dice", "ece": "ECE", "nll": "NLL"}
 COMPARED = ("iou", "ece", "nll")
 KINDS = {"held_out": "Held-out images of labs that took part", "left_out": "Labs that took no part"}
 
 
 def to_csv(runs: Sequence[Table3Run]) -> str:
-    """Return one line a run and lab, numbers in full."""
+    """Return one line per run and lab, with all digits."""
     buffer = io.StringIO()
     writer = csv.writer(buffer, lineterminator="\n")
     writer.writerow(["key", "seed", "fold", "lab", "took_part", "labeled", *METRICS])
     for run in runs:
         for lab, scores in run.labs.items():
-            told = [lab not in run.visitors, lab in run.labeled]
-            writer.writerow([run.key, run.seed, run.fold, lab, *told, *(getattr(scores, each) for each in METRICS)])
+            flags = [lab not in run.visitors, lab in run.labeled]
+            writer.writerow(
+                [run.key, run.seed, run.fold, lab, *flags, *(getattr(scores, metric) for metric in METRICS)]
+            )
     return buffer.getvalue()
 
 
 def to_markdown(runs: Sequence[Table3Run], names: Mapping[str, str], scale: str) -> str:
-    """Return both tables, and who took part in which fold."""
+    """Return both tables, and which labs took part in which fold."""
     commits = ", ".join(dict.fromkeys(run.commit for run in runs))
     lines = [f"`bottlegan reproduce table3 --scale {scale} --data DIR --out DIR`, commit {commits}, one core a run."]
     for kind, title in KINDS.items():
@@ -74,12 +79,12 @@ def to_markdown(runs: Sequence[Table3Run], names: Mapping[str, str], scale: str)
 
 
 _LEGEND = (
-    "Mean over labs, each of which counts the same, of its mean over the runs (seeds and folds) that it is scored",
-    "in, ± half of its 95 % interval over labs (Student's t). Against FedAvgM: the mean difference on the same",
+    "Mean over labs, with equal weights, of each lab's mean over its runs (seeds and folds), ± half of the 95 %",
+    "interval over labs (Student's t). Against FedAvgM: the mean difference on the same",
     "labs, seeds and folds, with its interval. IOU and Dice of nuclei, ECE (40 bins) and NLL over pixels. Local:",
-    "each lab with labels trains alone and is scored on its own held-out images; on labs that took no part, the",
-    "mean over all of these networks. Refused: the prior took the lab's training images for something other than",
-    "H&E, so BottleGAN's rows do not train on them.",
+    "each lab with labels trains alone and is scored on its own held-out images; labs that took no part are scored",
+    "with all of these networks, and the mean is given. Refused: the prior did not recognize the lab's training",
+    "images as H&E, so BottleGAN's rows do not train on them.",
 )
 
 
@@ -109,7 +114,7 @@ def _table(runs: Sequence[Table3Run], names: Mapping[str, str], kind: str) -> li
 
 
 def _gather(runs: Sequence[Table3Run], key: str, kind: str) -> Places:
-    """Return a row's scores on the labs that took part, or on those that did not."""
+    """Return a row's scores on the labs that took part, or on those left out."""
     return {
         (run.seed, run.fold, lab): scores
         for run in runs
@@ -120,7 +125,7 @@ def _gather(runs: Sequence[Table3Run], key: str, kind: str) -> Places:
 
 
 def _over_labs(scores: Places, metric: str, places: Collection[tuple[int, int, str]] | None = None) -> list[float]:
-    """Return each lab's mean of a metric over the places asked for, all of them by default, in the labs' order."""
+    """Return each lab's mean of a metric over `places`, by default all, in the order of the labs."""
     chosen = [place for place in scores if places is None or place in places]
     labs = sorted({lab for _, _, lab in chosen})
     return [fmean(getattr(scores[place], metric) for place in chosen if place[2] == lab) for lab in labs]

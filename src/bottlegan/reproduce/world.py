@@ -1,7 +1,7 @@
-"""The federation of Table 1: real tissue with masks, dealt out to labs that each stain it in their own way.
+"""The federation of Table 1: real tissue with masks, dealt out to labs with a style each.
 
-All tissue is known in the reference stain, so a lab's images can be rendered in its style, and an oracle can see what
-the same lab would have been worth had it stained like everyone else.
+All tissue is available in the reference stain. So a lab's images can be rendered in its style, and an oracle row can
+show the result if all labs stained alike.
 """
 
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ from bottlegan.stain.style import MIXTURES, PAPER, REFERENCE, Style, Variety
 
 StyleSet = Literal["mixtures", "wide"]
 VARIETIES: dict[StyleSet, Variety] = {"mixtures": MIXTURES, "wide": PAPER}
-"""How far apart labs stain: mixtures of nine laboratories, as in the paper's federation, or with much noise on top."""
+"""How much styles differ: mixtures of nine laboratories, as in the paper's federation, or with much added noise."""
 Stained = Literal["own", "reference"]
 
 SMOKE = PartitionSpec(
@@ -42,25 +42,25 @@ class Content:
     image: Pixels
     """(H, W, 3), in the reference stain."""
     concentration: Tensor
-    """(2, H, W): how much of each stain it takes up, from which its image in any other style is rendered."""
+    """(2, H, W): the uptake of each stain, from which images in other styles are rendered."""
     mask: Truth
-    """(H, W): 1 where its epithelium is."""
+    """(H, W): 1 in epithelium."""
 
 
 @dataclass(frozen=True)
 class LabData:
-    """What one client of the experiment holds, in one stain."""
+    """One client's data, in one stain."""
 
     name: str
     train: list[Pixels]
-    """All of its training patches; only their windows are labeled."""
+    """All training patches; only windows of them are labeled."""
     labeled: list[Labeled]
     test: list[Labeled]
 
 
 @dataclass(frozen=True)
 class World:
-    """Who holds what, and all of the tissue."""
+    """All tissue, and how it is dealt out."""
 
     partition: Partition
     contents: dict[str, Content]
@@ -70,7 +70,7 @@ class World:
         return [self.stain(patch, None) for patch in self.partition.reference]
 
     def validation(self) -> list[Labeled]:
-        """Return what the server validates on, in the reference stain."""
+        """Return the server's validation patches, in the reference stain."""
         return [Labeled(self.stain(patch, None), self.contents[patch].mask) for patch in self.partition.validation]
 
     def labs(self, stained: Stained) -> list[LabData]:
@@ -88,7 +88,7 @@ class World:
         return LabData(client.name, list(train.values()), labeled, test)
 
     def stain(self, patch: str, style: Style | None) -> Pixels:
-        """Return a patch as a lab would scan it; its noise depends on the lab and the patch only."""
+        """Return a patch as a lab would scan it. The noise depends only on the lab and the patch."""
         if style is None:
             return self.contents[patch].image
         noise = torch_stream(self.partition.seed, "noise", style.name, patch)
@@ -99,12 +99,12 @@ def draw_world(scale: Scale, styles: StyleSet, data: Path | None, seed: int, fol
     """Deal out PESO or, at the scale `smoke`, procedural tissue."""
     spec = replace(SMOKE if scale == "smoke" else PartitionSpec(), variety=VARIETIES[styles])
     contents = draw_contents() if scale == "smoke" else read_contents(find_peso(data))
-    sizes = {patch: (each.mask.shape[0], each.mask.shape[1]) for patch, each in contents.items()}
+    sizes = {patch: (content.mask.shape[0], content.mask.shape[1]) for patch, content in contents.items()}
     return World(draw_partition(sizes, spec, seed, fold), contents)
 
 
 def draw_contents() -> dict[str, Content]:
-    """Return procedural patches, as many as the smallest federation needs, and two to validate on."""
+    """Return procedural patches: as many as the smallest federation needs, and two for validation."""
     contents = {}
     for index in range(SMOKE.clients * (SMOKE.train + SMOKE.test) + SMOKE.reference + 2):
         drawn = draw_tissue(0, index, SMOKE_SIZE)
@@ -115,9 +115,9 @@ def draw_contents() -> dict[str, Content]:
 
 @lru_cache(maxsize=1)
 def read_contents(root: Path) -> dict[str, Content]:
-    """Return all PESO patches but those that show tissue of an earlier one, which could be trained AND tested on.
+    """Return all PESO patches except those that overlap with an earlier one, so no tissue is trained and tested on.
 
-    How much of each stain is in them is told by their reference-stained images.
+    The uptake of each stain is computed from the reference-stained images.
     """
     patches = open_peso_patches(root)
     contents = {}
@@ -125,6 +125,6 @@ def read_contents(root: Path) -> dict[str, Content]:
         image = patches.read_images("reference", (patch,))
         concentration = unmix(image, REFERENCE).clamp_min(0)[0]
         contents[patch] = Content(from_batch(image)[0], concentration, patches.read_mask(patch).astype(np.uint8))
-    for _, later in find_overlaps({name: each.image for name, each in contents.items()}):
+    for _, later in find_overlaps({name: content.image for name, content in contents.items()}):
         contents.pop(later, None)
     return contents

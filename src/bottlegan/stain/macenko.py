@@ -66,8 +66,6 @@ class Diagnosis:
     """Share of the pixels that are tissue, in [0, 1]."""
     angle: float
     """Degrees between the two stain directions."""
-    order_margin: float
-    """How clearly hematoxylin and eosin were distinguished, from 0 (a guess) to 1."""
     condition: float
     """Condition number of the density map: 1 for the identity, large where noise is amplified."""
 
@@ -231,8 +229,8 @@ def distance_of_plane(density: Tensor) -> Tensor:
     return (mean @ normal) @ normal.transpose(1, 2)
 
 
-def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
-    """Put hematoxylin first, and return how clear the decision was (N,), in [0, 1].
+def order_stains(stains: Stains, reference: Reference) -> Stains:
+    """Put hematoxylin first.
 
     Hematoxylin is sparse and peaked (nuclei); eosin is everywhere. The order wins whose profile is nearer to the most
     similar reference images. These show similar tissue, so composition does not decide. In tissue full of nuclei both
@@ -240,8 +238,7 @@ def order_stains(stains: Stains, reference: Reference) -> tuple[Stains, Tensor]:
     """
     exchanged = stains.swapped(torch.ones_like(stains.two_stains))
     cost, other_cost = (order_cost(candidate, reference) for candidate in (stains, exchanged))
-    margin = (cost - other_cost).abs() / (cost + other_cost).clamp(min=1e-12)
-    return stains.swapped(other_cost < cost), margin
+    return stains.swapped(other_cost < cost)
 
 
 def order_cost(stains: Stains, reference: Reference) -> Tensor:
@@ -293,7 +290,7 @@ def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
 
     To fit one map to several images of a lab, concatenate their samples to (1, P, 3).
     """
-    stains, glass, margin = find_glass(density, reference)
+    stains, glass = find_glass(density, reference)
     blank = stains.tissue < LEAST_TISSUE
     parallel = stains.angle < NEARLY_PARALLEL
     keep = blank | ~stains.two_stains
@@ -302,27 +299,27 @@ def fit_density_map(density: Tensor, reference: Reference) -> DensityMap:
     condition = torch.linalg.cond(matrix)
     diagnoses = [
         Diagnosis(*_route(bool(blank[i]), bool(keep[i]), bool(parallel[i])), *(float(v[i]) for v in values))
-        for values in [(stains.tissue, stains.angle, margin, condition)]
+        for values in [(stains.tissue, stains.angle, condition)]
         for i in range(len(density))
     ]
     return DensityMap(matrix, -(glass @ matrix)[:, 0], tuple(diagnoses))
 
 
-def find_glass(density: Tensor, reference: Reference) -> tuple[Stains, Tensor, Tensor]:
+def find_glass(density: Tensor, reference: Reference) -> tuple[Stains, Tensor]:
     """Find the density (N, 1, 3) of each image (N, P, 3) without stain, and its ordered stains above that density.
 
-    Also returns how clearly (N,) their order was decided. Each stain is nearly absent somewhere in an image. The glass
-    moves until the stain is as absent there as in the reference set. Images without two stains keep white glass.
+    Each stain is nearly absent somewhere in an image. The glass moves until the stain is as absent there as in the
+    reference set. Images without two stains keep white glass.
     """
     glass = distance_of_plane(density)
-    stains, margin = order_stains(estimate_stains(density - glass), reference)
+    stains = order_stains(estimate_stains(density - glass), reference)
     for _ in range(GLASS_STEPS):
         clear = stains.two_stains & (stains.tissue >= LEAST_TISSUE) & (stains.angle >= NEARLY_PARALLEL)
         excess = (stains.low - reference.low) * stains.strength * clear[:, None]
         glass = (glass + excess[:, None] @ stains.matrix).clamp(*GLASS_RANGE)
-        stains, margin = order_stains(estimate_stains(density - glass), reference)
+        stains = order_stains(estimate_stains(density - glass), reference)
     usable = stains.two_stains & (stains.tissue >= LEAST_TISSUE)
-    return stains, torch.where(usable[:, None, None], glass, 0), margin
+    return stains, torch.where(usable[:, None, None], glass, 0)
 
 
 def _route(blank: bool, keep: bool, parallel: bool) -> tuple[Route, str]:

@@ -1,6 +1,6 @@
-"""Adam, by torch's own function. Its optimizer class would do, but making one imports all of torch's compiler.
+"""Adam, through torch's own function. Creating torch's optimizer class would import its whole compiler.
 
-That takes more than a second in every process, and in a deployed lab each message is a new one.
+That takes more than a second, and a deployed lab starts a new process for each message.
 """
 
 from collections.abc import Iterable
@@ -11,23 +11,23 @@ from torch.optim.adam import adam
 
 
 class Adam:
-    """What `torch.optim.Adam` does with its defaults, to the bit."""
+    """The same as `torch.optim.Adam` with its defaults, bit for bit."""
 
     def __init__(self, parameters: Iterable[Tensor], learning_rate: float) -> None:
-        """Take the parameters to be trained."""
+        """Optimize these parameters."""
         self.parameters, self.learning_rate = list(parameters), learning_rate
-        self._means = [torch.zeros_like(each) for each in self.parameters]
-        self._squares = [torch.zeros_like(each) for each in self.parameters]
+        self._means = [torch.zeros_like(parameter) for parameter in self.parameters]
+        self._squares = [torch.zeros_like(parameter) for parameter in self.parameters]
         self._steps = [torch.tensor(0.0) for _ in self.parameters]
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
-        for each in self.parameters:
-            each.grad = None
+        """Clear the gradients."""
+        for parameter in self.parameters:
+            parameter.grad = None
 
     @torch.no_grad()
     def step(self) -> None:
-        """Change all parameters that have a gradient."""
+        """Update every parameter that has a gradient."""
         rows = [row for row, each in enumerate(self.parameters) if each.grad is not None]
         adam(
             [self.parameters[row] for row in rows],

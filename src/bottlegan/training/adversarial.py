@@ -1,10 +1,10 @@
-"""The paper's phase 1: each lab trains a GAN between its images and the reference set, the server one on all of them.
+"""The paper's phase 1: each lab trains a GAN between its images and the reference set; the server combines them.
 
-Two settings of it. `paper` is as published: 166 steps at a lab and 666 on the server, of 36 crops of 114 px each, wide
-generators, and an adversary that is one part in a thousand of the losses. `cpu` trains in a minute on one core, from a
-cold start: generators of the prior's form, and critics whose word counts as much as that of the cycle. Hidden layers
-would let a lab's generator exchange colors until its mix of tissues is that of the reference set; see
-docs/results/training.md.
+There are two presets. `paper` is as published: 166 steps at a lab and 666 on the server, each with 36 crops of 114 px,
+wide generators, and an adversarial loss that is a thousandth of the total. `cpu` trains in a minute on one core from a
+cold start, with generators of the prior's form and an adversarial loss that weighs as much as the cycle. Its
+generators have no hidden layers: those would let a lab swap colors until its mix of tissues looks like that of the
+reference set (docs/results/training.md).
 """
 
 from dataclasses import replace
@@ -42,7 +42,7 @@ SERVER: dict[Preset, TrainConfig] = {
     "cpu": replace(_CPU, steps=800, batch=48, crops=16),
     "paper": replace(_PAPER, steps=666),
 }
-"""What the server trains on the reference set, restained by every lab's generator."""
+"""How the server trains on the reference set, restained by every lab's generator."""
 
 
 @document
@@ -52,16 +52,16 @@ class AdversarialConfig:
     preset: Preset = "cpu"
     """`cpu`: minutes per lab on one core. `paper`: as published."""
     steps: int = 0
-    """Number of steps of a lab; 0 for that of the preset."""
+    """Number of steps of a lab; 0 to use the preset's."""
     server_steps: int = 0
-    """Number of steps of the server; 0 for that of the preset."""
+    """Number of steps of the server; 0 to use the preset's."""
     paired: bool = False
     """Whether the server learns from pairs without critics. Restained images are aligned with the reference set."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if min(self.steps, self.server_steps) < 0:
-            raise ConfigError("adversarial: steps and server_steps must be at least 0, which is as the preset has it")
+            raise ConfigError("adversarial: steps and server_steps must be at least 0; 0 uses the preset's number")
 
     @property
     def lab(self) -> TrainConfig:
@@ -70,7 +70,7 @@ class AdversarialConfig:
 
     @property
     def server(self) -> DistillConfig:
-        """What the server makes of the labs' generators."""
+        """How the server distills the labs' generators."""
         if self.paired:
             return DistillConfig()
         return DistillConfig(adversarial=True, train=_shorten(SERVER[self.preset], self.server_steps))

@@ -1,4 +1,4 @@
-"""Checkpoints: all that a training run needs to go on, in one safetensors file, without pickle."""
+"""Checkpoints: everything needed to resume training, in one safetensors file, without pickle."""
 
 import hashlib
 import json
@@ -24,34 +24,34 @@ if TYPE_CHECKING:
     from bottlegan.training.gan import TrainConfig, TrainingRun
 
 
-def name_checkpoint(folder: Path | None, settings: str, seed: int, *given: Iterable[NDArray[Any]]) -> Path | None:
-    """Return a path in `folder`, if there is one, named after all that training depends on.
+def name_checkpoint(folder: Path | None, settings: str, seed: int, *images: Iterable[NDArray[Any]]) -> Path | None:
+    """Return a path in `folder`, if given, named after everything that training depends on.
 
-    What training with other settings or images has left there is removed: nobody can go on with it.
+    Checkpoints of other settings or images are removed, because nothing can resume from them.
     """
     if folder is None:
         return None
-    told = hashlib.sha256(f"{settings} {seed}".encode())
-    for array in (array for arrays in given for array in arrays):
-        told.update(f" {array.dtype} {array.shape} ".encode())
-        told.update(np.ascontiguousarray(array).tobytes())
-    path = folder / f"{told.hexdigest()[:16]}.safetensors"
+    digest = hashlib.sha256(f"{settings} {seed}".encode())
+    for array in (array for arrays in images for array in arrays):
+        digest.update(f" {array.dtype} {array.shape} ".encode())
+        digest.update(np.ascontiguousarray(array).tobytes())
+    path = folder / f"{digest.hexdigest()[:16]}.safetensors"
     make_folder(folder)
     for other in folder.iterdir():
-        if not other.name.startswith(path.stem):  # the run's own, of any generation
+        if not other.name.startswith(path.stem):  # keep this run's file and its older generation
             other.unlink()
     return path
 
 
 def save_checkpoint(path: Path, run: "TrainingRun", config: "TrainConfig", seed: int) -> None:
-    """Write the run to `path`, whole or not at all."""
+    """Write the run to `path` atomically."""
     counters = {"step": run.step, "best": min(run.best, 1e30), "stale": run.stale, "seed": seed}
     document = json.dumps({CHECKSUM: BLANK, "counters": counters, "config": to_values(config)}, sort_keys=True)
     write_state(path, save(_tensors(run), {"training": document}))
 
 
 def load_checkpoint(path: Path, run: "TrainingRun", config: "TrainConfig", seed: int) -> None:
-    """Bring `run` to where the run in `path` was; it must have been of the same configuration and seed."""
+    """Restore `run` from the checkpoint in `path`, which must have the same configuration and seed."""
     try:
         read_state(path)
         with safe_open(path, framework="pt") as file:
@@ -76,7 +76,7 @@ def load_checkpoint(path: Path, run: "TrainingRun", config: "TrainConfig", seed:
 
 
 def _tensors(run: "TrainingRun") -> dict[str, Tensor]:
-    """Return every tensor of a run, by name; copying into them changes the run."""
+    """Return every tensor of a run by name. Copying into a tensor changes the run."""
     tensors = {f"model.{name}": tensor for name, tensor in run.model.state_dict().items()}
     tensors |= {f"critics.{name}": tensor for name, tensor in run.critics.state_dict().items()}
     for label, optimizer in (("generators", run.generator_optimizer), ("critics", run.critic_optimizer)):
@@ -88,7 +88,7 @@ def _tensors(run: "TrainingRun") -> dict[str, Tensor]:
 
 
 def _prime(run: "TrainingRun", saved: dict[str, Tensor]) -> None:
-    """Give each optimizer that has taken a step the state of one that has, to be overwritten."""
+    """Give each optimizer with a saved state a state of the same form, to be overwritten."""
     for label, optimizer in (("generators", run.generator_optimizer), ("critics", run.critic_optimizer)):
         if f"adam.{label}.0.step" in saved:
             for parameter in (p for group in optimizer.param_groups for p in group["params"]):

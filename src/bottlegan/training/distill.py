@@ -1,9 +1,9 @@
-"""Distillation: one BottleGAN for all clients, made from the one that each of them has trained alone.
+"""Distillation: one BottleGAN for all clients, learned from the models that the clients trained on their own.
 
-A client's own model restains the public reference set. What it makes of an image is aligned with it pixel by pixel, so
-the global model learns both directions from pairs, by plain regression. It begins near the end: a style is an affine
-map of densities but for what is cut off, and the maps of all clients fit into codes and linear layers before step 0.
-The paper trains on the restained images as if they were not aligned, with critics; that is the option `adversarial`.
+A client's model restains the public reference set. Each restained image is aligned with the original pixel by pixel,
+so the global model learns both directions from pairs, by plain regression. Training starts near its goal: apart from
+clipped pixels, a style is an affine map of densities, and the model holds the maps of all clients before step 0. The
+paper ignores that the images are aligned and trains with critics; the option `adversarial` does the same.
 """
 
 import math
@@ -31,30 +31,30 @@ from bottlegan.training.samples import collect
 from bottlegan.training.warm import begin_at_maps
 
 SIMULATED = 64
-"""Simulated styles that the codes are laid out with, so that they can hold a newcomer's map, too, and not only mixes of
-the clients'."""
+"""Number of simulated styles that help to lay out the codes, so that there is room for newcomers, not only for mixes
+of the clients' styles."""
 WORST_CONDITION = 1000.0
-"""Of a map of densities, above which it cannot be turned around."""
+"""Condition number above which a map of densities cannot be inverted."""
 
 FLAT = 0.2
-"""Contrast that such a map begins with."""
+"""Initial contrast of a style whose map cannot be inverted."""
 
 
 @document
 class DistillConfig:
-    """How to make one model of many."""
+    """How to distill one model from many."""
 
     adversarial: bool = False
     """Whether to train with critics and ignore the pairs, as in the paper."""
     train: TrainConfig = TrainConfig(
         steps=100, warm_steps=50, rate=1e-3, batch=32, pixels=512, adversarial_weight=0.01, check_every=50
     )
-    """The global model and its training. Regression uses no critics, crops or warm start."""
+    """The global model and its training. Without `adversarial`, critics, crops and warm start are not used."""
 
     def __post_init__(self) -> None:
-        """Check that the model can be trained so."""
+        """Check that the model can be trained this way."""
         if self.train.model.paradigm != "many-one-many":
-            raise ConfigError("distillation ends in one BottleGAN; set `train.model.paradigm` to many-one-many")
+            raise ConfigError("distillation makes one BottleGAN; set `train.model.paradigm` to many-one-many")
         if self.train.model.generator.kind != "pixel" and not self.adversarial:
             raise ConfigError("only pixel generators learn from single pixels; set `adversarial`, or another `kind`")
 
@@ -68,15 +68,15 @@ def distill(
     progress: Progress | None = None,
     checkpoint: Path | None = None,
 ) -> BottleGAN:
-    """Train one model that knows the style of each teacher under its name; the same seed gives the same bytes.
+    """Train one model that holds each teacher's style under its name; the same seed gives the same bytes.
 
     Args:
         teachers: Models with one style each.
         reference_set: RGB levels (H, W, 3), which the teachers restain.
         config: How to train.
-        seed: Of all random choices.
+        seed: Seed of all random choices.
         progress: Where to report progress.
-        checkpoint: Where adversarial training, which takes long, is saved and goes on from.
+        checkpoint: Where adversarial training is saved, and resumed from, because it takes long.
     """
     progress = progress or Silent()
     check_teachers(teachers, reference_set)
@@ -94,7 +94,7 @@ def distill(
 
 
 def check_teachers(teachers: Mapping[str, BottleGAN], reference_set: Sequence[Pixels]) -> None:
-    """Refuse what nothing can be learned from."""
+    """Refuse input that nothing can be learned from."""
     if not teachers or not reference_set:
         missing = "client's model" if reference_set else "reference image"
         raise InputError(f"there is no {missing} to distill from; give at least one")
@@ -105,20 +105,20 @@ def check_teachers(teachers: Mapping[str, BottleGAN], reference_set: Sequence[Pi
 
 @torch.no_grad()
 def restain_images(teacher: BottleGAN, reference_set: Sequence[Pixels]) -> list[Pixels]:
-    """Return the reference set in the one style that a teacher knows, as a scanner's levels."""
+    """Return the reference set in the teacher's only style, as uint8 images."""
     code = teacher.codes.table[0]
     return [from_batch(teacher.restain(to_batch(levels), code))[0] for levels in reference_set]
 
 
 @torch.no_grad()
 def restain_pixels(teacher: BottleGAN, reference_set: Sequence[Pixels], content: Tensor, seed: int) -> Tensor:
-    """Return the pixels `content` (N, 3, 1, P), drawn from the reference set with `seed`, as the teacher restains them.
+    """Restain the pixels `content` (N, 3, 1, P), which were drawn from the reference set with `seed`.
 
-    They are rounded to levels, because that is how the images are that the global model will see.
+    The result is rounded to 8 bits, like the images that the global model will see.
     """
     if sees_pixels_only(TrainConfig(model=teacher.config)):
         return from_levels(to_levels(teacher.restain(content, teacher.codes.table[0])))
-    # What surrounds a pixel counts for this teacher. The same seed draws the same pixels.
+    # This teacher looks at a pixel's surroundings, so it restains whole images. The same seed draws the same pixels.
     images = {"restained": restain_images(teacher, reference_set)}
     return collect(images, 1, seed, torch.device("cpu")).pool
 
@@ -126,33 +126,35 @@ def restain_pixels(teacher: BottleGAN, reference_set: Sequence[Pixels], content:
 def fit_maps(styled: Tensor, content: Tensor) -> AffineMap:
     """Return the affine maps of densities toward the reference stain, from pairs of pixels.
 
-    Restaining is fitted by least squares, and turned around. Stained tissue fills a plane of densities and says nothing
-    of what lies across; as everywhere, the normal of one plane goes to that of the other.
+    The map that restains is fitted by least squares, then inverted. Stained tissue fills a plane of densities and says
+    nothing about the direction across it; as everywhere, the normal of one plane goes to the normal of the other.
 
     Args:
         styled: (K, N, 3, 1, P) pixels in each of K styles.
         content: (N, 3, 1, P) the same in the reference stain.
     """
-    given = _list_densities(content)
-    axes = torch.linalg.eigh(torch.cov(given.T)).eigenvectors[:, 1:].T
+    content_densities = _list_densities(content)
+    axes = torch.linalg.eigh(torch.cov(content_densities.T)).eigenvectors[:, 1:].T
     normal = plane_normal(axes[None])[0]
     frame = torch.cat([axes, normal])
-    position = torch.cat([given @ axes.T, torch.ones(len(given), 1).to(given)], dim=1)
-    across = (given @ normal.T).mean()
+    position = torch.cat(
+        [content_densities @ axes.T, torch.ones(len(content_densities), 1).to(content_densities)], dim=1
+    )
+    across = (content_densities @ normal.T).mean()
     maps = []
     for pixels in styled:
-        wanted = _list_densities(pixels)
-        # What is black or white may have been cut off, and then lies on no affine map.
-        kept = ((wanted > 0) & (wanted < BLACK)).all(dim=1)
-        solved = torch.linalg.lstsq(position[kept], wanted[kept], driver="gelsd").solution
+        style_densities = _list_densities(pixels)
+        # Black and white pixels may have been clipped, and then no affine map fits them.
+        kept = ((style_densities > 0) & (style_densities < BLACK)).all(dim=1)
+        solved = torch.linalg.lstsq(position[kept], style_densities[kept], driver="gelsd").solution
         image = plane_normal(solved[None, :2])[0]
         matrix = frame.T @ torch.cat([solved[:2], image])
         bias = solved[2:] - across * image
         if not torch.linalg.cond(matrix) < WORST_CONDITION:
-            # A style of no or of one color has no way back. It begins near that color, because a client that is far
-            # off pulls at the layers that all share.
+            # A style with at most one color cannot be inverted. Its map begins near that color, because a client that
+            # is far off would distort the layers that all clients share.
             matrix = FLAT * torch.eye(3).to(matrix)
-            bias = (wanted - FLAT * given).mean(0, keepdim=True)
+            bias = (style_densities - FLAT * content_densities).mean(0, keepdim=True)
         maps.append(AffineMap(matrix[None], bias).inverse())
     return join_maps(maps)
 
@@ -163,12 +165,12 @@ def _list_densities(pixels: Tensor) -> Tensor:
 
 
 def begin(names: Sequence[str], maps: AffineMap, config: TrainConfig, seed: int) -> BottleGAN:
-    """Return a model that holds the clients' maps before it has learned anything."""
-    known = true_maps([draw_known_style(seed, "distill", index) for index in range(SIMULATED)])
+    """Return a model that holds the clients' maps before any training."""
+    simulated = true_maps([draw_known_style(seed, "distill", index) for index in range(SIMULATED)])
     rows = [str(row) for row in range(SIMULATED + len(names))]
     model = as_bottlegan(build_model(config.model, rows, torch_stream(seed, "model")))
-    turned = known.choose(torch.arange(SIMULATED).roll(1)).inverse()  # of other styles: see `begin_prior`
-    begin_at_maps(model, StyleMaps(join_maps([known, maps]), join_maps([turned, maps.inverse()])))
+    partners = simulated.choose(torch.arange(SIMULATED).roll(1)).inverse()  # of other styles: see `begin_prior`
+    begin_at_maps(model, StyleMaps(join_maps([simulated, maps]), join_maps([partners, maps.inverse()])))
     clients = StyleCodes(names, config.model.code_size, torch_stream(seed, "codes"))
     with torch.no_grad():
         clients.table.copy_(model.codes.table[SIMULATED:])
@@ -202,7 +204,7 @@ def regress(
 
 
 def as_bottlegan(model: StyleModel) -> BottleGAN:
-    """Return the model, which its configuration says is a BottleGAN."""
+    """Return the model, which must be a BottleGAN."""
     if not isinstance(model, BottleGAN):
         raise TypeError(f"expected a BottleGAN, got a {model.config.paradigm} model")
     return model

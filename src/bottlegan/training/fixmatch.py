@@ -1,9 +1,9 @@
-"""FixMatch: a network learns from unlabeled images what it is sure of already (Sohn et al. 2020).
+"""FixMatch: a network learns from its own confident predictions on unlabeled images (Sohn et al. 2020).
 
-Of each crop it sees a weak view, turned and mirrored only, and a strong one, with its colors distorted and a rectangle
-of another crop pasted in (CutMix) or, where the crop as a whole has one class, blanked (Cutout). Where it is sure of
-the weak view, pixel by pixel or of the whole, that is the truth of the strong one. All labs do this from the first
-round, those with labels beside learning from them.
+It sees two views of each crop. The weak view is only turned and mirrored. The strong view also has distorted colors and
+a rectangle of another crop pasted in (CutMix) or, if the crop as a whole has one class, blanked (Cutout). Wherever the
+network is confident on the weak view, its prediction is the truth for the strong view. By default all labs do this from
+the first round on; labs with labels learn from these as well.
 """
 
 from collections.abc import Sequence
@@ -23,13 +23,13 @@ from bottlegan.training.task import TrainingConfig, Vary, draw_crops, to_images
 
 @document
 class FixMatchConfig:
-    """How a network learns from images without labels."""
+    """How a network learns from unlabeled images."""
 
     enabled: bool = False
     warm_up: float = 0.0
-    """Share of the rounds before it starts. By default it starts at once, as published."""
+    """Share of the rounds before FixMatch starts. By default it starts at once, as published."""
     threshold: float = 0.9
-    """Least confidence for a pixel of the weak view, or the whole view, to count."""
+    """Minimum confidence for a pixel of the weak view, or for the whole view, to count."""
     weight: float = 1.0
     """Weight of an unlabeled image relative to a labeled one, in the loss and when weights are averaged."""
     jitter: float = 0.2
@@ -44,39 +44,39 @@ class FixMatchConfig:
 
 def unlabeled_loss(
     network: Built,
-    given: Sequence[Pixels],
+    images: Sequence[Pixels],
     config: FixMatchConfig,
     training: TrainingConfig,
     *,
     vary: Vary,
     random: np.random.Generator,
 ) -> Tensor:
-    """Return the loss of the network on strong views of one batch of unlabeled crops.
+    """Return the network's loss on the strong views of one batch of unlabeled crops.
 
-    Both views get colors from `vary`, drawn apart: in another staining style, a view is all the stronger.
+    `vary` changes the colors of each view separately, so the strong view may be in another staining style.
     """
-    unknown = [Labeled(image, np.zeros((), np.uint8)) for image in given]
+    unknown = [Labeled(image, np.zeros((), np.uint8)) for image in images]
     crops, _ = draw_crops(unknown, training, random)
     weak = to_images(vary(crops, random))
     strong = to_images(vary(crops, random))
     with torch.no_grad():
-        found, sure = label_sure(network(weak), config.threshold)
+        truth, is_sure = label_sure(network(weak), config.threshold)
     inside = draw_rectangles(len(crops), training.crop, random)
     strong = distort(strong, config.jitter, random)
-    if found.ndim == 1:
-        return class_loss("cross-entropy", network(cut_out(strong, inside)), found, sure)
-    truth, weight = cut_mix(found[:, None], inside)[:, 0], cut_mix(sure[:, None], inside)[:, 0]
+    if truth.ndim == 1:
+        return class_loss("cross-entropy", network(cut_out(strong, inside)), truth, is_sure)
+    truth, weight = cut_mix(truth[:, None], inside)[:, 0], cut_mix(is_sure[:, None], inside)[:, 0]
     return class_loss("cross-entropy", network(cut_mix(strong, inside)), truth, weight)
 
 
 def label_sure(logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
-    """Return the likeliest class of each pixel or patch, given logits (N, K, ...), and 1 where it is sure, else 0."""
-    confidence, found = torch.softmax(logits, dim=1).max(dim=1)
-    return found, (confidence >= threshold).float()
+    """Return the likeliest class of each pixel or patch from logits (N, K, ...), and 1 where it is confident, or 0."""
+    confidence, classes = torch.softmax(logits, dim=1).max(dim=1)
+    return classes, (confidence >= threshold).float()
 
 
 def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:
-    """Return images (N, 3, H, W), each with its own brightness, contrast and saturation."""
+    """Change the brightness, contrast and saturation of each image (N, 3, H, W) at random."""
     factors = torch.from_numpy(random.uniform(1 - jitter, 1 + jitter, (3, len(images), 1, 1, 1)).astype(np.float32))
     brightness, contrast, saturation = factors
     images = images * brightness
@@ -87,7 +87,7 @@ def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tenso
 
 
 def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tensor:
-    """Return where each of `count` images gets a piece of the one before, (N, 1, side, side) bool: up to half of it."""
+    """Draw one rectangle per image, as masks (N, 1, side, side): a tenth to half of the area."""
     inside = torch.zeros(count, 1, side, side, dtype=torch.bool)
     for row in range(count):
         share = random.uniform(0.1, 0.5)
@@ -99,10 +99,10 @@ def draw_rectangles(count: int, side: int, random: np.random.Generator) -> Tenso
 
 
 def cut_mix(images: Tensor, inside: Tensor) -> Tensor:
-    """Return images (N, C, H, W) with a piece of the one before each, where `inside` (N, 1, H, W) says."""
+    """Replace the part of each image (N, C, H, W) inside its mask (N, 1, H, W) by the image before it in the batch."""
     return torch.where(inside, images.roll(1, dims=0), images)
 
 
 def cut_out(images: Tensor, inside: Tensor) -> Tensor:
-    """Return images (N, C, H, W) with their mean color where `inside` (N, 1, H, W) says."""
+    """Replace the part of each image (N, C, H, W) inside its mask (N, 1, H, W) by its mean color."""
     return torch.where(inside, images.mean(dim=(2, 3), keepdim=True), images)

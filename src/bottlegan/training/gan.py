@@ -1,9 +1,9 @@
 """Training a BottleGAN: unpaired, between the images of many styles and a reference set.
 
-One loop. It may begin with a warm start, where the generators learn the maps that onboarding finds; from then on each
-step lowers the paper's losses. What is returned is the model that was best by a held-out criterion which needs no
-pairs. A step draws its random numbers from a stream named after it, so a run that was interrupted goes on to the same
-bytes as one that was not.
+There is one loop. It may begin with a warm start, in which the generators learn the maps that onboarding finds; after
+that, each step lowers the paper's losses. The best model by a held-out criterion, which needs no pairs, is returned.
+Each step draws its random numbers from a stream named after the step, so an interrupted run ends with the same bytes
+as an uninterrupted one.
 """
 
 import math
@@ -41,7 +41,7 @@ from bottlegan.training.samples import ColorProfile, Images, collect, match_cont
 from bottlegan.training.warm import begin_at_maps
 
 MATCHES = 8
-"""Reference images of similar tissue that a normalized image is compared with."""
+"""Number of reference images of similar tissue that a normalized image is compared with."""
 
 
 @document
@@ -52,7 +52,7 @@ class TrainConfig:
     critic: CriticConfig = CriticConfig()
     steps: Count = 800
     warm_steps: Amount = 800
-    """Number of first steps, which learn the maps found by onboarding; 0 for a cold start."""
+    """Number of initial steps that learn the maps found by onboarding; 0 for a cold start."""
     begin_at_maps: bool = True
     """Whether the generators contain these maps before the first step, if their form allows it."""
     rate: Positive = 3e-3
@@ -63,7 +63,7 @@ class TrainConfig:
     batch: Count = 48
     """Number of images per step."""
     pixels: Count = 1024
-    """Number of pixels of each image, if no critic needs the whole image."""
+    """Number of pixels per image, when no critic needs whole crops."""
     crop: Count = 64
     """Side of the crops that the critics see."""
     crops: Count = 8
@@ -74,20 +74,20 @@ class TrainConfig:
     cycle_weight: NotNegative = 1.0
     identity_weight: NotNegative = 0.0
     penalty_weight: NotNegative = 10.0
-    """Weight of the critics' gradient penalty, which only the Wasserstein form has."""
+    """Weight of the critics' gradient penalty, for the Wasserstein loss only."""
     check_every: Count = 100
     """Number of steps between checks of the held-out criterion."""
     patience: Count = 6
     """Number of checks without improvement after which training stops."""
     select: Literal["best", "last"] = "best"
-    """Which model to return: the best by the held-out criterion, or that of the last step."""
+    """Which model to return: the best by the held-out criterion, or the last."""
 
 
 PRESETS = {
-    # No step after the warm start: the few trials of cycle and adversarial losses from there on made real styles worse
-    # (docs/results/training.md).
+    # There are no steps after the warm start: in the few trials made, cycle and adversarial losses after it made real
+    # styles worse (docs/results/training.md).
     "default": TrainConfig(),
-    # As published, but for one view of the images for the critics and another for the other losses.
+    # As published, except that the critics see other crops than the other losses.
     "paper": TrainConfig(
         model=ModelConfig(
             code_size=128,
@@ -123,7 +123,7 @@ class TrainingRun:
     generator_optimizer: torch.optim.Adam
     critic_optimizer: torch.optim.Adam
     kept: dict[str, Tensor]
-    """The model's tensors where the held-out criterion was best."""
+    """The model's tensors at the best value of the held-out criterion."""
     step: int = 0
     best: float = math.inf
     stale: int = 0
@@ -138,11 +138,11 @@ class TrainingInputs:
     styled: Images
     reference: Images
     teachers: StyleMaps | None
-    """The maps of each style; none unless there is a warm start."""
+    """The maps of each style; only with a warm start."""
     reference_stain: ReferenceStain
     profile: ColorProfile
     reference_profiles: Tensor
-    """Of each reference image's colors."""
+    """The color profile of each reference image."""
 
 
 @dataclass(frozen=True)
@@ -153,7 +153,7 @@ class View:
     reference: Tensor
     code: Tensor
     styles: Tensor
-    """(n,) rows of the styled images' styles."""
+    """(n,) rows of the styled images' styles in the table of codes."""
 
 
 def train(
@@ -166,10 +166,10 @@ def train(
     checkpoint: Path | None = None,
     device: str = "cpu",
 ) -> StyleModel:
-    """Train a model between the images of each lab and the reference set, all RGB levels (H, W, 3).
+    """Train a model between the images of each lab and the reference set, all uint8 (H, W, 3).
 
-    With a `checkpoint` path the run is saved there at every look at the held-out criterion, and goes on from there if
-    the file exists.
+    With a `checkpoint` path, the run is saved there after every check of the held-out criterion, and resumed from
+    there if the file exists.
     """
     progress = progress or Silent()
     setting = prepare(labs, reference, config, seed, device=torch.device(device), progress=progress)
@@ -194,7 +194,7 @@ def train(
 
 
 def remember(run: TrainingRun, distance: float, config: TrainConfig) -> None:
-    """Keep the model if it is the best so far, or the last is wanted anyway; count how long it has not got better."""
+    """Keep the model if it is the best so far or the last is wanted; count the checks without improvement."""
     better = distance < run.best
     if better or config.select == "last":
         run.kept = copy_tensors(run.model)
@@ -202,7 +202,7 @@ def remember(run: TrainingRun, distance: float, config: TrainConfig) -> None:
 
 
 def copy_tensors(model: StyleModel) -> dict[str, Tensor]:
-    """Return the model's tensors as they are now."""
+    """Return copies of the model's tensors."""
     return {name: tensor.detach().clone() for name, tensor in model.state_dict().items()}
 
 
@@ -215,7 +215,7 @@ def prepare(
     device: torch.device,
     progress: Progress,
 ) -> TrainingInputs:
-    """Return what training needs to know of the images."""
+    """Return everything that training needs from the images."""
     styled = collect(labs, config.crop, seed, device)
     public = collect({"the reference set": reference}, config.crop, seed + 1, device)
     stain = describe_reference(reference)
@@ -247,7 +247,7 @@ def start(names: Sequence[str], setting: TrainingInputs) -> TrainingRun:
 
 
 def advance(run: TrainingRun, setting: TrainingInputs, step: int) -> dict[str, float]:
-    """Take one step, and return its losses."""
+    """Take one step and return its losses."""
     config = setting.config
     random = torch_stream(setting.seed, "step", step)
     for group in run.generator_optimizer.param_groups:
@@ -265,7 +265,7 @@ def advance(run: TrainingRun, setting: TrainingInputs, step: int) -> dict[str, f
 
 
 def draw(model: StyleModel, setting: TrainingInputs, random: torch.Generator, crops: bool = False) -> View:
-    """Draw what a step sees: pixels, or crops if a critic or a generator with a view beyond the pixel needs them."""
+    """Draw what a step sees: pixels, or crops if a critic needs them or a generator looks beyond the pixel."""
     config, styled, reference = setting.config, setting.styled, setting.reference
     crops = crops or not sees_pixels_only(config)
     count = config.crops if crops else config.batch
@@ -281,12 +281,12 @@ def draw(model: StyleModel, setting: TrainingInputs, random: torch.Generator, cr
 
 
 def sees_pixels_only(config: TrainConfig) -> bool:
-    """Return whether the generators treat every pixel alone."""
+    """Return whether the generators map every pixel on its own."""
     return config.model.generator.kind == "pixel" and config.model.generator.statistics == "frozen"
 
 
 def warm_losses(model: StyleModel, view: View, teachers: StyleMaps) -> dict[str, Tensor]:
-    """Return |G_n(x) - T_n(x)|^2 and |G_r(c) - T_r(c)|^2, T being the maps that onboarding found for the style."""
+    """Return |G_n(x) - T_n(x)|^2 and |G_r(c) - T_r(c)|^2, where T are the maps that onboarding found for the style."""
     there, back = teachers.choose(view.styles)
     return {
         "normalize": (model.normalize(view.styled, view.code) - map_images(there, view.styled)).square().mean(),
@@ -311,13 +311,13 @@ def adversarial_step(run: TrainingRun, setting: TrainingInputs, random: torch.Ge
     config, model, critics = setting.config, run.model, run.critics
     view = draw(model, setting, random, crops=True)
     content, styled = model.normalize(view.styled, view.code), model.restain(view.reference, view.code)
-    known = view.code.detach()
+    code = view.code.detach()
 
     def judge_style(images: Tensor) -> Tensor:
-        return critics["style"](images, known)
+        return critics["style"](images, code)
 
     duels = ((critics["content"], view.reference, content), (judge_style, view.styled, styled))
-    # Half precision for the critics, on a GPU. Not for the generators: it would round colors to 8 bits and less.
+    # On a GPU, the critics run in half precision. The generators do not: colors would be rounded to 8 bits or fewer.
     with torch.autocast(content.device.type, torch.bfloat16, enabled=content.is_cuda):
         loss = torch.zeros(())
         for critic, real, fake in duels:
@@ -334,7 +334,7 @@ def adversarial_step(run: TrainingRun, setting: TrainingInputs, random: torch.Ge
 
 @torch.no_grad()
 def measure(model: StyleModel, setting: TrainingInputs) -> float:
-    """Return the held-out criterion: how far normalized colors are from those of similar tissue. It needs no pairs."""
+    """Return the held-out criterion: the distance between normalized colors and those of similar tissue."""
     styled, config = setting.styled, setting.config
     if sees_pixels_only(config):
         images = styled.held_out()

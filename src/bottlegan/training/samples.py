@@ -1,7 +1,7 @@
-"""What a training step sees: pixels where no critic needs the image, crops where one does.
+"""What a training step sees: random pixels or, if a critic needs them, crops.
 
-A pixel generator treats every pixel alone, so a handful of random pixels of many images tells it more than a crop of a
-few. Pixels are images (N, 3, 1, P): the same code maps both.
+A pixel generator maps every pixel on its own, so it learns more from a few random pixels of many images than from crops
+of a few. Pixels are stored as images (N, 3, 1, P), so that the same code maps both.
 """
 
 import math
@@ -29,30 +29,30 @@ COLOR_LEVELS = 64
 
 @dataclass(frozen=True)
 class Images:
-    """A set of images, each with the row of its style; all on one device."""
+    """A set of images and the style of each, all on one device."""
 
     levels: tuple[Tensor, ...]
     """Each (3, H, W) uint8; sizes may differ."""
     styles: Tensor
     """(N,) row of each image's style; all 0 for the reference set."""
     pool: Tensor
-    """(N, 3, 1, POOL) in [0, 1]: random pixels of each."""
+    """(N, 3, 1, POOL) in [0, 1]: random pixels of each image."""
 
     def __len__(self) -> int:
         """Return the number of images."""
         return len(self.levels)
 
     def pixels(self, rows: Tensor, count: int, random: torch.Generator) -> Tensor:
-        """Return `count` random pixels, the same of each image in `rows`, as images (N, 3, 1, count)."""
+        """Return `count` random pixels of each image in `rows`, at the same places, as images (N, 3, 1, count)."""
         columns = torch.randint(POOL - HELD_OUT, (count,), generator=random)
         return self.pool[..., columns.to(self.pool.device)][rows.to(self.pool.device)]
 
     def held_out(self) -> Tensor:
-        """Return the pixels of each image that no step sees, as images (N, 3, 1, HELD_OUT)."""
+        """Return the pixels that no step sees, as images (N, 3, 1, HELD_OUT)."""
         return self.pool[..., POOL - HELD_OUT :]
 
     def crops(self, rows: Tensor, size: int, random: torch.Generator) -> Tensor:
-        """Return a random crop of each image in `rows`, (N, 3, size, size), turned and mirrored at random."""
+        """Return a crop of each image in `rows`, (N, 3, size, size), placed, turned and mirrored at random."""
         return torch.stack([self._crop(self.levels[row], size, random) for row in rows.tolist()])
 
     def _crop(self, levels: Tensor, size: int, random: torch.Generator) -> Tensor:
@@ -64,7 +64,7 @@ class Images:
 
 
 def collect(groups: Mapping[str, Sequence[np.ndarray]], crop: int, seed: int, device: torch.device) -> Images:
-    """Return the images of all groups, given as RGB levels (H, W, 3), one group per style."""
+    """Collect the uint8 images (H, W, 3) of all groups, one group per style."""
     levels, styles = [], []
     for row, (name, arrays) in enumerate(groups.items()):
         for array in arrays:
@@ -86,13 +86,13 @@ def _draw_pool(levels: Tensor, seed: int, index: int) -> Tensor:
 
 
 class ColorProfile:
-    """Describes how the colors of reference-stained images are distributed, as quantiles along some directions.
+    """Describes the distribution of colors in reference-stained images, as quantiles along some directions.
 
     The directions lie in the plane of the two stains, where tissue differs, and across it, where it must not.
     """
 
     def __init__(self, stains: Tensor) -> None:
-        """Take the plane of the reference stain, given the densities (2, 3) of strong hematoxylin and eosin."""
+        """Build the directions from the densities (2, 3) of strong hematoxylin and eosin in the reference stain."""
         frame = torch.cat([stains, plane_normal(stains[None])[0]]).double()
         within = COLOR_DIRECTIONS - 1
         angles = torch.arange(within) * math.pi / within
@@ -100,7 +100,7 @@ class ColorProfile:
         directions[:2, :within] = torch.stack([angles.cos(), angles.sin()])
         directions[2, within] = 1
         self.projection = (torch.linalg.inv(frame) @ directions).float()
-        """(3, 9): from densities to positions along the directions, in units of strong stain."""
+        """(3, 9): maps densities to positions along the directions, in units of strong stain."""
 
     def __call__(self, images: Tensor) -> Tensor:
         """Return the profile (N, 9, COLOR_LEVELS) of images (N, 3, H, W)."""
@@ -118,7 +118,7 @@ class ColorProfile:
 def match_content(profiles: Tensor, references: Tensor, count: int) -> Tensor:
     """Return the rows (N, count) of the reference profiles (M, 9, COLOR_LEVELS) that are nearest to each profile.
 
-    These images have the same composition of tissue: only with such can a distribution of colors be compared.
+    These images have a similar composition of tissue. Distributions of colors can only be compared between such images.
     """
     distance = torch.cdist(profiles.flatten(1), references.flatten(1), p=1)
     return distance.topk(min(count, len(references)), largest=False).indices

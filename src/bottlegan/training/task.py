@@ -1,4 +1,4 @@
-"""Training a network for a task: crops, geometric augmentation, plain steps, and its scores afterwards."""
+"""Training a network for a task: crops, geometric augmentation, losses and scores."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -20,7 +20,7 @@ from bottlegan.models.networks import Built
 
 Number = TypeVar("Number", bound=np.generic)
 Vary = Callable[[Pixels, np.random.Generator], Pixels]
-"""What is done to the colors of crops (N, H, W, 3) before each step."""
+"""Changes the colors of crops (N, H, W, 3) before each step."""
 
 
 @document
@@ -41,15 +41,15 @@ class TrainingConfig:
             raise ConfigError("training: steps, batch, crop must be at least 1 and learning_rate above 0")
 
 
-def draw_crops(given: Sequence[Labeled], config: TrainingConfig, random: np.random.Generator) -> tuple[Pixels, Truth]:
-    """Return crops (N, crop, crop, 3) at random places of random images, turned and mirrored, and what is true of each.
+def draw_crops(samples: Sequence[Labeled], config: TrainingConfig, random: np.random.Generator) -> tuple[Pixels, Truth]:
+    """Return crops (N, crop, crop, 3) at random places of random images, turned and mirrored, and their true classes.
 
-    That is class ids (N, crop, crop) of their pixels, or (N,) of patches.
+    These are the class ids of pixels, (N, crop, crop), or of whole patches, (N,).
     """
     images: list[Pixels] = []
     truths: list[Truth] = []
-    for row in random.integers(len(given), size=config.batch):
-        image, truth = given[row].image, given[row].truth
+    for row in random.integers(len(samples), size=config.batch):
+        image, truth = samples[row].image, samples[row].truth
         top, left = (int(random.integers(side - config.crop + 1)) for side in image.shape[:2])
         window = np.s_[top : top + config.crop, left : left + config.crop]
         turns, mirrored = int(random.integers(4)), bool(random.integers(2))
@@ -69,7 +69,7 @@ def check_crops(images: Sequence[Pixels], crop: int) -> None:
 
 
 def turn(crop: NDArray[Number], turns: int, mirrored: bool) -> NDArray[Number]:
-    """Return a crop (H, W, ...), turned by so many right angles, then mirrored or not."""
+    """Turn a crop (H, W, ...) by a number of right angles, then mirror it if wanted."""
     turned = np.rot90(crop, turns)
     return turned[:, ::-1] if mirrored else turned
 
@@ -80,26 +80,26 @@ def to_images(crops: Pixels) -> Tensor:
 
 
 def to_truth(truth: Truth) -> Tensor:
-    """Return class ids as losses and tallies want them, int64."""
+    """Return class ids as int64, which losses and tallies need."""
     return torch.from_numpy(truth.astype(np.int64))
 
 
 def labeled_loss(
-    network: Built, given: Sequence[Labeled], config: TrainingConfig, vary: Vary, random: np.random.Generator
+    network: Built, samples: Sequence[Labeled], config: TrainingConfig, vary: Vary, random: np.random.Generator
 ) -> Tensor:
     """Return the loss of the network on one batch of crops."""
-    crops, truth = draw_crops(given, config, random)
+    crops, truth = draw_crops(samples, config, random)
     return class_loss(config.loss, network(to_images(vary(crops, random))), to_truth(truth))
 
 
 def proximal_term(network: nn.Module, start: dict[str, Tensor]) -> Tensor:
-    """Return |w - w_start|^2 over all parameters, of which FedProx adds a share to the loss."""
+    """Return |w - w_start|^2 over all parameters; FedProx adds a multiple of it to the loss."""
     return torch.stack([(p - start[name]).square().sum() for name, p in network.named_parameters()]).sum()
 
 
 def predict_logits(network: Built, image: Pixels, temperature: float = 1.0) -> Tensor:
     """Return the logits (K, H, W) or (K,) of an image (H, W, 3), divided by a temperature."""
-    # Copied, because torch warns of an image that must not be written to, as those from files.
+    # A copy, because torch warns about read-only arrays, such as images from files.
     return predict_batch(network, image[None].copy())[0] / temperature
 
 
@@ -111,24 +111,24 @@ def predict_batch(network: Built, images: Pixels) -> Tensor:
 
 
 def lay_out(task: Task) -> Layout:
-    """Return what a tally of a task holds."""
+    """Return the layout of a task's tallies."""
     return Layout(task.count, ranked=task.kind == "classification")
 
 
 def score(network: Built, test: Sequence[Labeled], task: Task, temperature: float = 1.0) -> Tensor:
-    """Return the tally of a network over test images."""
+    """Return the tally of a network's predictions on test images."""
     layout = lay_out(task)
     total = torch.zeros(layout.size, dtype=torch.float64)
-    for each in test:
-        logits = predict_logits(network, each.image, temperature).reshape(task.count, -1).T
-        truth = to_truth(each.truth).flatten()
+    for sample in test:
+        logits = predict_logits(network, sample.image, temperature).reshape(task.count, -1).T
+        truth = to_truth(sample.truth).flatten()
         total += tally(logits[truth != IGNORED], truth[truth != IGNORED], layout)
     return total
 
 
-def count_classes(given: Sequence[Labeled], task: Task) -> list[int]:
-    """Return how many pixels or patches of each class there are."""
+def count_classes(samples: Sequence[Labeled], task: Task) -> list[int]:
+    """Return the number of pixels or patches of each class."""
     counts = np.zeros(IGNORED + 1, np.int64)
-    for each in given:
-        counts += np.bincount(each.truth.reshape(-1), minlength=IGNORED + 1)
+    for sample in samples:
+        counts += np.bincount(sample.truth.reshape(-1), minlength=IGNORED + 1)
     return counts[: task.count].tolist()

@@ -44,7 +44,7 @@ class Board:
         """Follow these files."""
         self.files, self._read, self._lock = files, read, Lock()
         self._marks: list[Mark | None] | None = None
-        self._told: dict[str, Json] = {}
+        self._page: dict[str, Json] = {}
         self._version = 0
 
     def tell(self) -> dict[str, Json]:
@@ -54,9 +54,9 @@ class Board:
             if marks != self._marks:
                 page = self._read()
                 self._version += 1
-                self._marks, self._told = marks, _to_json(page)
+                self._marks, self._page = marks, _to_json(page)
             changed = max((mark[0] for mark in marks if mark is not None), default=0) / 1e9
-            return {"version": self._version, "changed": changed, "package": __version__, **self._told}
+            return {"version": self._version, "changed": changed, "package": __version__, **self._page}
 
 
 def follow_run(folder: Path) -> Board:

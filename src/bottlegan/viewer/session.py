@@ -131,10 +131,10 @@ def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Sessio
     """Open slides, images as slides, or folders of either, and start fitting a style to each."""
     need_color_map(MapChoice(settings.model))
     model, shelf = read_weights(settings.model), Shelf()
-    known = None if settings.style is None else Normalizer.load(settings.model, settings.style)
+    normalizer = None if settings.style is None else Normalizer.load(settings.model, settings.style)
 
     def fit(slide: Slide) -> Normalizer:
-        return known or Normalizer.fit(slide, model=model)
+        return normalizer or Normalizer.fit(slide, model=model)
 
     paths = [path for source in sources for path in (list_shown(source) if source.is_dir() else [source])]
     slides = [ShownSlide(path, shelf, fit) for path in paths]

@@ -97,9 +97,14 @@ class ShownSlide:
             raise InputError(f"{self.path.name}: refused: {finding.reason}")
         if remembers and not finding.normalizer.refused:
             return finding.normalizer
-        known = finding.normalizer
+        normalizer = finding.normalizer
         return Normalizer(
-            known.model, known.code, known.name, known.diagnosis, forced=known.refused, remembers=remembers
+            normalizer.model,
+            normalizer.code,
+            normalizer.name,
+            normalizer.diagnosis,
+            forced=normalizer.refused,
+            remembers=remembers,
         )
 
     def describe(self) -> dict[str, Json]:

@@ -55,8 +55,8 @@ class SlideAnswers:
         """Send the slides and options of the session."""
         facts: dict[str, Json] = {
             "version": __version__,
-            "slides": [each.path.name for each in self.session.slides],
-            "targets": [{"key": each.key, "label": each.label} for each in self.session.list_targets()],
+            "slides": [slide.path.name for slide in self.session.slides],
+            "targets": [{"key": target.key, "label": target.label} for target in self.session.list_targets()],
             "spacing": SPACING,
             "doubt": DOUBT,
             "network": None if self.session.network is None else self.session.network.tell(),

@@ -38,7 +38,7 @@ SMALL = Phase2Config(training=TrainingConfig(crop=32))
 
 
 def joining(name: str, config: Phase2Config = SMALL, **changes: object) -> Request:
-    """What a server asks that has all in common with the client, but for changes of its handshake."""
+    """The request of a compatible server, with optional changes of its handshake."""
     own = replace(introduce(config, PRIOR), **changes)  # type: ignore[arg-type]
     settings = {"client": name, "handshake": to_text(own), "config": json.dumps(to_values(config))}
     return Request("join", settings=settings)  # type: ignore[arg-type]
@@ -357,5 +357,5 @@ def test_own_layers_by_round(tmp_path: Path) -> None:
     layers.save(4, old, new)
     found = [layers.before(4), layers.before(5), layers.after(4), layers.after(9)]
     assert [float(each["a_norm.weight"][0]) for each in found] == [0, 1, 1, 1]
-    # An earlier round is one of another run.
+    # An earlier round must belong to another run.
     assert layers.before(3) == layers.after(3) == {}

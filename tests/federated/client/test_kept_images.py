@@ -14,7 +14,7 @@ from bottlegan.normalize.normalizer import Normalizer
 
 
 class Invert:
-    """A map of images that counts how often it is asked."""
+    """A map of images that counts its calls."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -97,3 +97,14 @@ def test_the_digest_is_of_the_labs_own_style_and_of_the_network_only() -> None:
     name = next(name for name in prior.arrays if name.startswith("normalizer"))
     changed = replace(two, arrays={**two.arrays, name: two.arrays[name] + 1})
     assert digest_map(Normalizer.from_model(changed, "a")) != digest_map(Normalizer.from_model(two, "a"))
+
+
+def test_a_changed_pixel_is_noticed(image: Pixels, tmp_path: Path) -> None:
+    invert = Invert()
+    KeptImages(tmp_path, "a").through(invert)(image)
+    (path,) = files(tmp_path)
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+    assert np.array_equal(KeptImages(tmp_path, "a").through(invert)(image), 255 - image)
+    assert invert.asked == 2

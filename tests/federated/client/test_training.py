@@ -164,7 +164,7 @@ def test_a_lab_with_labels_learns_from_both(dark: list[Labeled], sure: Phase2Con
     start, images = initial_weights(sure, 0), [each.image for each in dark]
     labels_only = training.train_round(Lab("a", dark, [], []), start, sure, 1, 0).loss
     both = training.train_round(Lab("a", dark, images, []), start, sure, 1, 0).loss
-    # The labeled crops are drawn first, so they are the same; FixMatch's loss comes on top, as much as it weighs.
+    # The labeled crops are drawn first, so they are the same. FixMatch's loss is added with its weight.
     twice = replace(sure, fixmatch=replace(sure.fixmatch, weight=2.0))
     doubled = training.train_round(Lab("a", dark, images, []), start, twice, 1, 0).loss
     assert both > labels_only
@@ -178,10 +178,10 @@ def test_the_loss_of_a_round_is_the_mean_of_its_steps(dark: list[Labeled], tiny:
     once = training.train_round(lab, start, tiny, 1, 0).loss
     twice = training.train_round(lab, start, replace(tiny, training=replace(tiny.training, steps=2)), 1, 0).loss
     assert once > 0
-    # The first of the two steps is the same; the second sees other crops with other weights.
+    # The first of the two steps is the same. The second sees other crops with other weights.
     assert twice != once
     assert 2 * twice - once > 0
-    # What FedProx adds tells of the distance, not of how well the network fits.
+    # FedProx's term measures the distance, not how well the network fits.
     assert training.train_round(lab, start, replace(tiny, proximal=1e6), 1, 0).loss == once
 
 

@@ -12,7 +12,7 @@ from bottlegan.federated.deploy.keys import PORT
 
 NGINX = shutil.which("nginx", path=f"{os.environ.get('PATH', '')}{os.pathsep}/usr/sbin")
 Proxy = Callable[[Path, str, str], AbstractContextManager[None]]
-"""Of the configuration, and the ports of nginx and what is behind it."""
+"""The configuration, and the ports of nginx and of the server behind it."""
 AROUND = """
 {user}
 daemon off;
@@ -40,7 +40,7 @@ def proxy(any_proxy: Proxy | None) -> Proxy:
 
 @pytest.fixture
 def any_proxy(tmp_path: Path) -> Proxy | None:
-    """Run nginx, where there is one, with the nginx.conf that `deploy init` has written, but for its ports."""
+    """Run nginx, if it is installed, with the nginx.conf that `deploy init` has written, on other ports."""
     if NGINX is None:
         return None
 
@@ -59,7 +59,7 @@ def any_proxy(tmp_path: Path) -> Proxy | None:
         words = [str(NGINX), "-p", folder, "-e", folder / "error.log", "-c", folder / "nginx.conf"]
         tried = subprocess.run([*words, "-t"], capture_output=True, text=True, check=False)
         assert tried.returncode == 0, tried.stderr
-        (folder / "nginx.pid").unlink(missing_ok=True)  # which trying leaves, and starting writes
+        (folder / "nginx.pid").unlink(missing_ok=True)  # left over from `nginx -t`; starting writes it again
         with subprocess.Popen(words) as process:
             try:
                 while not (folder / "nginx.pid").exists():

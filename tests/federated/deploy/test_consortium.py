@@ -28,7 +28,7 @@ from bottlegan.federated.server.config import FederationConfig, RoundsConfig, fl
 ROOT = Path(__file__).parents[3]
 LABS = ["graz", "uppsala-2"]
 SCOPES = ["fe80::1%$(touch owned)", "fe80::1%`id`", "fe80::1%;id", 'fe80::1%"', "fe80::1%eth0"]
-"""The scope of an IPv6 address may be any text, and scripts would run it."""
+"""The scope of an IPv6 address may be any text, which scripts would execute."""
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def test_secrets_are_for_their_owner_and_in_one_place_only(made: Path) -> None:
 def test_only_the_owner_can_read_any_of_it(made: Path) -> None:
     assert [path for path in (made, *made.rglob("*")) if path.stat().st_mode & 0o077] == []
     for script in made.rglob("*.sh"):
-        # run.sh and register.sh write nothing themselves.
+        # run.sh and register.sh write no files.
         assert "umask 077\n" in script.read_text() or script.name in ("run.sh", "register.sh")
 
 
@@ -77,7 +77,7 @@ def test_the_servers_certificate_is_signed_for_its_host_and_its_own_machine(made
 
 
 def test_strict_clients_accept_the_certificate(made: Path) -> None:
-    """A TLS handshake in memory, by the rules that newer Pythons apply."""
+    """A TLS handshake in memory, with the strict rules of newer Pythons."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     server.load_cert_chain(made / "server" / "server.crt", made / "server" / "server.key")
     client = ssl.create_default_context(cafile=made / "server" / "ca.crt")
@@ -133,7 +133,7 @@ def test_the_run_can_be_waited_for_and_its_status_returned(
     asked = {"run": {"success": True, "run-id": "42"}, "list": {"runs": [{"status": "running", "status-details": ""}]}}
     end = {"runs": [{"run-id": "42", "status": f"finished:{status}", "status-details": details}]}
     for name, answer in {**asked, "end": end}.items():
-        # As Flower prints it, one key a line.
+        # As Flower prints it, with one key per line.
         (tmp_path / name).write_text(json.dumps(answer, indent=2))
     (tmp_path / "flwr.sh").write_text('#!/bin/sh\necho "$@" >> asked\ncat "$1"\n[ "$1" = run ] || cp end list\n')
     for name in ("flwr.sh", "sleep"):

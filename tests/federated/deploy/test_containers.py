@@ -1,4 +1,4 @@
-"""The images of lab and server, as far as that can be told without building them."""
+"""The container images of lab and server, as far as they can be checked without building them."""
 
 import re
 import shlex
@@ -39,7 +39,7 @@ def test_images_begin_with_a_version_of_python_that_we_support() -> None:
 def test_nobody_in_them_is_root() -> None:
     assert list_orders("USER") == ["10001:10001"]
     kinds = [order for order, _ in ORDERS]
-    # What comes after changes nothing in the image.
+    # Nothing after this changes the image.
     assert set(kinds[kinds.index("USER") + 1 :]) == {"FROM", "ENTRYPOINT"}
 
 

@@ -1,6 +1,6 @@
-"""A real deployment over loopback, with TLS, node keys and nginx, from all that `deploy init` writes.
+"""A real deployment over loopback, with TLS, node keys and nginx, from the files that `deploy init` writes.
 
-Where there is no nginx, labs connect to the SuperLink itself.
+Without nginx, labs connect directly to the SuperLink.
 """
 
 import json
@@ -45,10 +45,10 @@ def build(width, classes):
     layers = nn.Conv2d(3, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Conv2d(width, classes, 1)
     return nn.Sequential(*layers)
 """
-"""A network of the users' own package, which is installed at the server and in all labs."""
+"""A network from the users' own package, which is installed on the server and in all labs."""
 GOOD, FAILING, STRANGER = ("lab-a", "lab-b"), "lab-c", "stranger"
 SECONDS = 600.0
-"""For all of it, on a machine that does much else at the same time; else it is a minute."""
+"""For the whole deployment on a busy machine. On an idle one, it takes a minute."""
 
 
 def call(words: list[str | Path], environment: dict[str, str]) -> str:
@@ -58,7 +58,7 @@ def call(words: list[str | Path], environment: dict[str, str]) -> str:
 
 
 def wait_for(what: str, happened: Callable[[], bool], end: float, scripts: dict[Path, Process]) -> None:
-    """Wait until something has happened; if it cannot any more, or takes too long, say what the scripts have said."""
+    """Wait for a condition. If it can no longer come true, or takes too long, fail with the scripts' output."""
     while not happened():
         ended = [script for script, process in scripts.items() if process.poll() is not None]
         said = "\n".join(f"{script}: {script.with_suffix('.log').read_text()}" for script in ended or scripts)
@@ -68,10 +68,10 @@ def wait_for(what: str, happened: Callable[[], bool], end: float, scripts: dict[
 
 
 def is_healthy(address: str, authority: Path) -> bool:
-    """Whether the server answers, under a certificate that the labs will accept."""
+    """Whether the server answers with a certificate that the labs accept."""
     try:
         context = ssl.create_default_context(cafile=authority)
-        # The proxy of a machine has no business here.
+        # Do not use the machine's proxy.
         opener = urllib.request.build_opener(
             urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context)
         )
@@ -82,7 +82,7 @@ def is_healthy(address: str, authority: Path) -> bool:
 
 
 def fill(folder: Path, images: Path) -> None:
-    """Do what the template of lab.toml says, with a drawn lab's images."""
+    """Fill in the template of lab.toml with a simulated lab's images."""
     for part in ("images", "labeled", "test"):
         shutil.copytree(images / part, folder / part)
     text = (folder / "lab.toml").read_text()
@@ -146,7 +146,7 @@ def test_a_deployment_of_their_own_network_with_a_client_that_fails_and_one_that
 
     (record,) = json.loads((server / "run" / "history.json").read_text())["rounds"]
     assert record["trained"] == list(GOOD)
-    assert record["left_out"] == {FAILING: "train ended with MissingError; the lab's own log says why"}
+    assert record["left_out"] == {FAILING: "train ended with MissingError; see the lab's own log"}
     assert set(record["each"]) == set(GOOD)
     said = (labs[FAILING] / "start.log").read_text()
     assert said.count("labeled: there is no such folder") == 2  # training, scoring

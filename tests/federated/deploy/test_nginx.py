@@ -1,4 +1,4 @@
-"""The nginx configuration that is shipped, in the real nginx: what gets through to the SuperLink, and what does not."""
+"""The nginx configuration of a deployment in a real nginx: which requests reach the SuperLink, and which do not."""
 
 import http.client
 import ssl
@@ -20,7 +20,7 @@ HOST = "federation.example.org"
 
 
 class Upstream(ThreadingHTTPServer):
-    """Stands where the SuperLink does, and keeps what reaches it: path, headers, length of the body."""
+    """Takes the SuperLink's place, and records the path, headers and body length of each request."""
 
     def __init__(self, server: Path) -> None:
         super().__init__(("127.0.0.1", 0), Answer)
@@ -43,7 +43,7 @@ class Answer(BaseHTTPRequestHandler):
     do_GET = do_POST  # noqa: N815 - named by http.server
 
     def log_message(self, *_: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
@@ -61,7 +61,7 @@ def made(tmp_path: Path) -> Path:
 
 
 def ask(port: str, made: Path, path: str, body: bytes = b"", headers: Mapping[str, str] | None = None) -> int:
-    """Return the status of a request as a lab makes it, which trusts its own ca.crt only."""
+    """Return the status of a request by a lab, which trusts only its own ca.crt."""
     context = ssl.create_default_context(cafile=made / "labs" / "graz" / "ca.crt")
     connection = http.client.HTTPSConnection("127.0.0.1", int(port), context=context, timeout=60)
     try:
@@ -103,7 +103,7 @@ def test_labs_reach_the_fleet_api_and_nothing_else(made: Path, proxy: Proxy) -> 
             "/v1/fleet.Control/start-run",
         ):
             assert ask(port, made, closed, b"a") == 404, closed
-        assert ask(port, made, "/v1/fleet") == 301  # to the same with a slash, by nginx itself
+        assert ask(port, made, "/v1/fleet") == 301  # nginx redirects to the same path with a slash
         assert ask(port, made, "/v1/fleet/push-messages", headers={"Content-Length": str(33 * MEGABYTE)}) == 413
         assert upstream.heard == []
 

@@ -46,13 +46,13 @@ def join_as(*names: str) -> dict[str, Request]:
 
 @pytest.fixture(autouse=True)
 def _identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Flower makes no message outside of a running task.
+    # Flower creates messages only in a running task.
     for name in ("_task_id", "_run_id", "_node_id"):
         monkeypatch.setattr(TaskIdentity, name, 1)
 
 
 class Grid:
-    """Flower's grid, with client apps that are called instead of reached."""
+    """Flower's grid, which calls the client apps directly."""
 
     def __init__(self, apps: dict[int, ClientApp], contexts: dict[int, Context], names: dict[int, str]) -> None:
         self.apps, self.contexts, self.names = apps, contexts, names
@@ -90,7 +90,7 @@ def make_context(node: dict[str, str | int], run: dict[str, bool | int | float |
 
 
 def make_grid(labs: dict[str, Path]) -> Grid:
-    """Nodes as in a deployment: each has a name, and says where its lab.toml is."""
+    """Nodes as in a deployment: each has a name and the path of its lab.toml."""
     numbers = dict(enumerate(labs, start=11))
     contexts = {number: make_context({"lab": str(labs[name])}) for number, name in numbers.items()}
     return Grid(dict.fromkeys(numbers, client_app), contexts, numbers)
@@ -107,14 +107,14 @@ def config(tiny: Phase2Config) -> FederationConfig:
 
 
 def break_one(labs: dict[str, Path]) -> str:
-    """Take the images from a lab that the others can do without, and return its name."""
+    """Remove the images of a lab that the others do not need, and return its name."""
     name = next(name for name, path in labs.items() if not (path.parent / "labeled").exists())
     (labs[name].parent / "images").rename(labs[name].parent / "moved")
     return name
 
 
 def texts(records: RecordDict) -> Iterator[str]:
-    """All texts in records: names and values."""
+    """Return all texts in records: names and values."""
     for name, record in records.items():
         yield name
         yield from record
@@ -125,13 +125,13 @@ def texts(records: RecordDict) -> Iterator[str]:
 
 
 def content(records: RecordDict) -> bytes:
-    """All that is said in records, as bytes."""
+    """Return the whole content of records as bytes."""
     arrays = [array.data for record in records.array_records.values() for array in record.values()]
     return b"\n".join([*(text.encode() for text in texts(records)), *arrays])
 
 
 def leaks(records: RecordDict, folder: Path) -> list[str]:
-    """What records tell of the images and files below a folder."""
+    """Return everything in records that reveals images or files below a folder."""
     said, found = content(records), []
     for path in sorted(folder.rglob("*")):
         if str(path).encode() in said or (path.suffix and path.name.encode() in said):
@@ -167,7 +167,7 @@ def test_a_reply_of_an_earlier_round_or_of_another_lab_counts_for_nothing(
     said: list[Message] = []
 
     def replay(message: Message) -> Message:
-        """Answer like the lab, but train only once: later, send the same again, or what another lab has said."""
+        """Answer like the lab, but train only once; later, send the same reply again, or another lab's."""
         reply = grid.apps[11](message, grid.contexts[11])
         if message.metadata.message_type != "train.train":
             return reply
@@ -201,7 +201,7 @@ def test_a_failing_client_costs_its_share_and_tells_nothing_of_its_files(
     assert len(failures) == 1
     assert not leaks(failures[0], tmp_path)
     (event,) = [json.loads(line) for line in (tmp_path / "run" / LOG).read_text().splitlines() if "left out" in line]
-    assert (event["client"], event["reason"]) == (broken, "join ended with MissingError; the lab's own log says why")
+    assert (event["client"], event["reason"]) == (broken, "join ended with MissingError; see the lab's own log")
 
 
 def test_a_run_is_not_begun_anew_by_accident_and_can_be_resumed(
@@ -209,7 +209,7 @@ def test_a_run_is_not_begun_anew_by_accident_and_can_be_resumed(
 ) -> None:
     folder, config = str(tmp_path / "run"), replace(config, phase2=replace(config.phase2, mode="plain"))
     serve(make_grid(labs), config, folder=folder)
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="holds a run"):
         serve(make_grid(labs), config, folder=folder)
     grid = make_grid(labs)
     serve(grid, config, folder=folder, resume=True)
@@ -372,7 +372,7 @@ def test_a_simulation_by_flwr_run_finds_its_labs_in_the_run_configuration(labs: 
 def test_a_node_that_does_not_say_which_lab_it_is_fails_in_words() -> None:
     grid = Grid({5: client_app}, {5: make_context({})}, {5: "a"})
     answers = FlowerExchange(grid).ask({"a": JOIN}, 5)  # type: ignore[arg-type]
-    assert answers == {"a": Absence("its configuration cannot be used; the client's own log says more")}
+    assert answers == {"a": Absence("its configuration cannot be used; see the client's own log")}
 
 
 @pytest.mark.parametrize(
@@ -388,7 +388,7 @@ def test_the_shipped_settings_wait_for_as_many_as_a_round_needs() -> None:
 
 
 @pytest.mark.slow
-# Ray leaves pipes to /dev/null, and processes that it has told to end, to the garbage collector.
+# Ray leaves open pipes and stopped processes to the garbage collector.
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_flowers_simulation_ends_with_the_bytes_of_the_plain_loop(
     labs: dict[str, Path], config: FederationConfig, tmp_path: Path

@@ -1,4 +1,4 @@
-"""What the app of a client costs before it does anything."""
+"""The cost of starting the client's app."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""A private federation in Flower's simulation engine, in a process of its own, which is looked at from within."""
+"""A private federation in Flower's simulation engine, in its own process, observed from inside."""
 
 import json
 import subprocess

@@ -13,8 +13,6 @@ from hypothesis import strategies as st
 
 from bottlegan.core.errors import InputError
 from bottlegan.federated.flower.messages import (
-    LONGEST_NAME,
-    MOST_NAMES,
     pack_failure,
     pack_partition,
     pack_reply,
@@ -24,6 +22,7 @@ from bottlegan.federated.flower.messages import (
     unpack_request,
 )
 from bottlegan.federated.protocol.exchange import Absence, Reply, Request, Stamp, digest_request
+from bottlegan.federated.protocol.validation import LONGEST_NAME, MOST_NAMES
 
 STAMP = Stamp("lab-1", "0" * 64)
 STAMPED = ConfigRecord({"client": STAMP.client, "request": STAMP.request})
@@ -40,7 +39,7 @@ TENSORS = {
 
 
 def through_the_wire(records: RecordDict) -> RecordDict:
-    """Records as the other side gets them: taken apart into bytes and put together again, as a SuperLink does."""
+    """Return records as the other side gets them: serialized and parsed again, as by a SuperLink."""
     inflated = {}
     for name, record in records.items():
         if isinstance(record, ArrayRecord):
@@ -52,7 +51,7 @@ def through_the_wire(records: RecordDict) -> RecordDict:
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have the same type, shape and bytes, NaN included."""
+    """Whether two tensors have the same type, shape and bytes, including NaN."""
     equal = one.contiguous().numpy().tobytes() == other.contiguous().numpy().tobytes()
     return one.dtype == other.dtype and one.shape == other.shape and equal
 
@@ -93,7 +92,7 @@ def test_a_partition_arrives() -> None:
 
 
 class Evil:
-    """Ends the process that unpickles it."""
+    """Kills the process that unpickles it."""
 
     def __reduce__(self) -> tuple[object, ...]:
         return (exit, (3,))
@@ -101,7 +100,7 @@ class Evil:
 
 def npy(array: np.ndarray) -> bytes:
     buffer = BytesIO()
-    np.save(buffer, array)  # writes objects as pickles, which is what a hostile client would do
+    np.save(buffer, array)  # writes objects as pickles, like a hostile client
     return buffer.getvalue()
 
 
@@ -178,8 +177,8 @@ def test_records_that_are_no_reply_become_an_absence(records: RecordDict) -> Non
 @pytest.mark.parametrize(
     ("stamp", "reason"),
     [
-        (Stamp("lab-2", STAMP.request), "it is of lab-2, not of lab-1"),
-        (Stamp(STAMP.client, "1" * 64), "it answers another request, such as that of an earlier round"),
+        (Stamp("lab-2", STAMP.request), "it is from lab-2, not from lab-1"),
+        (Stamp(STAMP.client, "1" * 64), "it answers another request, such as one of an earlier round"),
         (Stamp("a\nb" * 99, STAMP.request), "a?b"),
     ],
 )

@@ -16,14 +16,14 @@ def test_flowers_node_sleeps_as_long_as_we_say(monkeypatch: pytest.MonkeyPatch) 
     slept: list[float] = []
     monkeypatch.setattr(loop, "time", time)
     monkeypatch.setattr("sys.argv", [])
-    # By its name: what its package calls so is the function in it.
+    # By name, because the package exports a function under the module's name.
     command: Any = import_module("flwr.supernode.cli.flower_supernode")
     monkeypatch.setattr(command, "flower_supernode", lambda: told.append(sys.argv))
     monkeypatch.setattr("time.sleep", slept.append)
     node.run_supernode(["--port", "1"])
     assert told == [["flower-supernode", "--port", "1"]]
 
-    # All that Flower uses of the module, in the version that is installed.
+    # Everything that the installed version of Flower uses of the module.
     text = inspect.getsource(loop)
     assert set(re.findall(r"\btime\.(\w+)\(", text)) == {"sleep"}
     asked = {float(seconds) for seconds in re.findall(r"time\.sleep\(([\d.]+)\)", text)}

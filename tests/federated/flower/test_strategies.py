@@ -59,7 +59,7 @@ def test_every_rule_keeps_momentum_and_averages_statistics_without_it(robust: Ro
 def test_momentum_accumulates_over_three_rounds_by_hand() -> None:
     aggregator = Aggregator(StrategyConfig(name="fedavgm", momentum=0.5))
     start = weights(0, 0)
-    # Each round the clients go 1 further than where they began: v = 1, 1.5, 1.75, so the weights are 1, 2.5, 4.25.
+    # In each round the clients move by 1: v = 1, 1.5, 1.75, so the weights are 1, 2.5, 4.25.
     for number, expected in ((1, 1.0), (2, 2.5), (3, 4.25)):
         trained = {name: tensor + 1 for name, tensor in start.items()}
         start = aggregator.aggregate(number, start, {"a": trained, "b": trained}, {"a": 1, "b": 2})

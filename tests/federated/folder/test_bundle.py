@@ -1,4 +1,4 @@
-"""What is signed and sealed can be neither changed nor read, nor sent on as something else."""
+"""Bundles cannot be changed, read by others, or forwarded as something else."""
 
 import hashlib
 import json
@@ -80,7 +80,7 @@ def test_an_envelope_that_nests_without_end_is_refused(tmp_path: Path) -> None:
 
 def test_a_foreign_bundle_is_refused_before_its_content_is_looked_at(tmp_path: Path) -> None:
     foreign = seal_bundle(replace(ENVELOPE, sender=OTHER_CARD.identity), CONTENT, OTHER, LAB_CARD)
-    with pytest.raises(BundleError, match="not trusted"):
+    with pytest.raises(BundleError, match="not, or no longer, trusted"):
         take(tmp_path / "1.bundle", foreign)
     posing = seal_bundle(ENVELOPE, CONTENT, OTHER, LAB_CARD)
     with pytest.raises(BundleError, match="signature does not match"):
@@ -88,7 +88,7 @@ def test_a_foreign_bundle_is_refused_before_its_content_is_looked_at(tmp_path: P
 
 
 def test_what_is_sealed_cannot_be_sent_on_in_another_envelope(tmp_path: Path) -> None:
-    """A lab that is trusted takes what another has sealed for the server, which it cannot read, and signs it itself."""
+    """A trusted lab takes content that another lab sealed for the server, which it cannot read, and signs it itself."""
     length, _ = struct.unpack("<IQ", BUNDLE[8:20])
     sealed = BUNDLE[20 + length + 64 :]
     envelope = replace(ENVELOPE, sender=OTHER_CARD.identity)
@@ -101,7 +101,7 @@ def test_what_is_sealed_cannot_be_sent_on_in_another_envelope(tmp_path: Path) ->
 
 @pytest.mark.parametrize("change", [{"number": 0}, {"number": 10**9}, {"heard": -1}])
 def test_numbers_are_bounded(change: dict[str, int]) -> None:
-    with pytest.raises(InputError, match="numbers of bundles"):
+    with pytest.raises(InputError, match="a bundle's numbers must be"):
         replace(ENVELOPE, **change)
 
 
@@ -115,7 +115,7 @@ def test_a_card_that_was_changed_is_refused(tmp_path: Path, before: str, after: 
     path.write_text(format_card(LAB_CARD))
     assert read_card(path) == LAB_CARD
     path.write_text(path.read_text().replace(before, after))
-    with pytest.raises(InputError, match="was changed since it was made"):
+    with pytest.raises(InputError, match="was changed after it was made"):
         read_card(path)
 
 

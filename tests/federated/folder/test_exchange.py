@@ -1,4 +1,4 @@
-"""A federation by files: the same orchestration, the same bytes, whatever happens on the way."""
+"""A federation by files: the same orchestration and the same bytes, whatever happens to the files."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ from bottlegan.federated.server.rounds import State
 from bottlegan.quality.run_report import read_run
 
 NAMES = ("lab-01", "lab-03")
-"""Those of the three drawn labs that have labels."""
+"""The simulated labs that have labels."""
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def open_lab(home: Home) -> Client:
 
 
 def carry(server: Home, homes: dict[str, Home], shared: Path, config: FederationConfig, run: Path) -> Iterator[State]:
-    """Take the folder to each lab and back, as long as the server waits for somebody."""
+    """Carry the folder to each lab and back, as long as the server waits for anybody."""
     for _ in range(30):
         try:
             yield serve(server, shared, config, run)
@@ -84,7 +84,7 @@ def test_both_phases_by_files_end_with_the_bytes_of_a_run_in_one_process(
     assert read_run(tmp_path / "run").status == "Finished after 2 rounds."
     for home in (server, *homes.values()):
         verify(home.folder / "audit.jsonl")
-    # Nothing on the stick can be read by whoever finds it.
+    # Someone who finds the stick can read nothing on it.
     left = b"".join(path.read_bytes() for path in shared.rglob("*.bundle"))
     assert not [word for word in (b"weights", b"train", b"learning_rate", b"conv") if word in left]
 
@@ -119,7 +119,7 @@ class Echo:
 
 
 class Fixed:
-    """A client that says the same to everything."""
+    """A client that always gives the same answer."""
 
     def __init__(self, loss: float) -> None:
         self.loss = loss
@@ -199,7 +199,7 @@ def test_a_kept_reply_that_was_damaged_is_asked_for_again(echo: Echo) -> None:
     content = bytearray(kept.read_bytes())
     content[-5] ^= 1
     kept.write_bytes(content)
-    with pytest.raises(InputError, match="the lab is asked again"):
+    with pytest.raises(InputError, match="ask the lab again"):
         echo.ask(1)
     (missing,) = wait_for(echo, 1)
     echo.answer(missing)
@@ -223,7 +223,7 @@ def test_a_request_that_is_none_is_answered_with_a_failure(echo: Echo, shared: P
     channel.send("request", "x" * 64, b"no message")
     echo.answer("graz")
     (arrival,) = channel.arrivals("reply")
-    assert b"cannot be read there" in arrival.content
+    assert b"the lab cannot read the request" in arrival.content
 
 
 def test_each_side_has_its_own_command(
@@ -243,7 +243,7 @@ def test_each_side_has_its_own_command(
 def test_what_was_refused_is_in_the_log_and_the_run_goes_on(
     server: Home, homes: dict[str, Home], shared: Path, config: FederationConfig, tmp_path: Path
 ) -> None:
-    """Every bundle is followed by a changed copy of itself, one of an earlier time, and half of one."""
+    """Each bundle is followed by a changed copy, an older bundle and a truncated one."""
     seen: list[bytes] = []
     for _ in range(30):
         try:
@@ -258,7 +258,7 @@ def test_what_was_refused_is_in_the_log_and_the_run_goes_on(
     assert (tmp_path / "run" / "network.safetensors").exists()
     lines = [json.loads(line) for line in (server.folder / "audit.jsonl").read_text().splitlines()]
     refused = [line["reason"] for line in lines if line["kind"] == "refused"]
-    for word in ("signature does not match", "copied in part", "not trusted here"):
+    for word in ("signature does not match", "copied in part", "not, or no longer, trusted here"):
         assert any(word in reason for reason in refused), word
 
 

@@ -1,4 +1,4 @@
-"""What secure aggregation is made of."""
+"""The building blocks of secure aggregation."""
 
 import numpy as np
 import pytest

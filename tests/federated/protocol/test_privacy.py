@@ -1,4 +1,4 @@
-"""Updates on a grid of whole numbers, and what noise is worth."""
+"""Updates on a grid of whole numbers, and privacy accounting."""
 
 import math
 

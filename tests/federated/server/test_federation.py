@@ -43,7 +43,7 @@ COUNTS = {LABELED: 2, UNLABELED: 3, TEST: 1, "class/0": 50, "class/1": 50, "test
 
 
 class Recorder(LocalExchange):
-    """Keeps all that was said, and lets some clients be away."""
+    """Records all requests and replies, and can make clients absent."""
 
     def __init__(self, answers: Mapping[str, Callable[[Request], Reply]]) -> None:
         super().__init__(answers)
@@ -63,12 +63,12 @@ class Recorder(LocalExchange):
 
 
 def shake(request: Request) -> Tensor:
-    """What a client says that has all in common with the server."""
+    """Return the handshake of a compatible client."""
     return to_tensor(from_text(str(request.settings[HANDSHAKE])))
 
 
 class Double:
-    """A client without images: its style is a number, and its weights go up by one."""
+    """A client without images, whose style is a number and whose weights grow by one."""
 
     def __init__(self, code: float = 0.0, **replies: Reply | Exception) -> None:
         self.code, self.replies = code, replies
@@ -123,7 +123,7 @@ def equal(a: Weights, b: Weights) -> bool:
 
 
 class Killed(Recorder):
-    """Goes down at the given request for training, after clients have trained."""
+    """Crashes at the given request for training, after clients have trained."""
 
     def __init__(self, answers: Mapping[str, Callable[[Request], Reply]], at: int) -> None:
         super().__init__(answers)
@@ -267,7 +267,7 @@ def test_too_few_clients_are_waited_for_but_not_for_ever(
     exchange.away = {"b"}
     with pytest.raises(FederationError, match=r"1 clients are connected after 0.2 s, 2 are needed; start the others"):
         run_federation(exchange, config, tmp_path / "a")
-    # It comes while the server waits.
+    # It connects while the server waits.
     monkeypatch.setattr(roster.time, "sleep", lambda seconds: exchange.away.clear())
     assert run_federation(exchange, config, tmp_path / "b").finished == 3
 

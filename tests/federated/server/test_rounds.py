@@ -41,7 +41,7 @@ def run(
     progress: Progress | None = None,
     tested: tuple[int, ...] = (4, 6),
 ) -> State:
-    """Phase 2 of clients that have joined with so many labeled images."""
+    """Run phase 2 with clients that have joined with these numbers of labeled images."""
     folder.mkdir(exist_ok=True)
     roster = Roster(folder)
     roster.put({name: Member(labeled=count, unlabeled=0, test=1, tested=tested) for name, count in examples.items()})
@@ -50,7 +50,7 @@ def run(
 
 LAYOUT = lay_out(Task())
 COUNTED = tally(torch.tensor([[0.0, 1.0]] * 10), torch.tensor([1] * 6 + [0] * 4), LAYOUT)
-"""Ten pixels, of which six are right."""
+"""Return the tally of ten pixels, six of them right."""
 
 
 def shift(by: float) -> Callable[[Request], Reply]:
@@ -65,7 +65,7 @@ def shift(by: float) -> Callable[[Request], Reply]:
 
 
 def spoil(change: Callable[[Weights], Weights], by: float = 1.0) -> Callable[[Request], Reply]:
-    """A client whose weights are right but for a change."""
+    """A client that changes its valid weights before it sends them."""
 
     def answer(request: Request) -> Reply:
         reply = shift(by)(request)
@@ -83,7 +83,7 @@ def equal(a: Weights, b: Weights) -> bool:
 
 
 def moved(config: Phase2Config, weights: Weights) -> float:
-    """How far all weights are from the first ones."""
+    """Return the difference between all weights and the initial ones."""
     start = initial_weights(config, 0)
     return float(torch.stack([(weights[name] - start[name]).mean() for name in start]).mean())
 
@@ -99,7 +99,7 @@ def test_replies_are_averaged_by_examples(tiny: Phase2Config, tmp_path: Path) ->
 def test_nobody_weighs_or_moves_more_than_the_bounds_allow(tiny: Phase2Config, tmp_path: Path) -> None:
     exchange = LocalExchange({"a": shift(1), "b": shift(1), "liar": shift(-100)})
     state = run(exchange, {"a": 5, "b": 5, "liar": 10**9}, plan(replace(tiny, rounds=1)), tmp_path)
-    # Clipped to 1.5 of the median's length, weighing 2 of it: (1 + 1 - 2 * 1.5) / 4.
+    # Clipped to 1.5 medians, with a weight of 2 medians: (1 + 1 - 2 * 1.5) / 4.
     assert moved(tiny, state.weights) == pytest.approx(-0.25, abs=1e-5)
 
 
@@ -233,7 +233,7 @@ def test_clients_are_drawn_from_our_seed_whoever_else_draws(tiny: Phase2Config) 
 
 
 def real(lab: Lab, config: Phase2Config, request: Request) -> Reply:
-    """A lab that keeps nothing between two rounds."""
+    """A lab that keeps no state between two rounds."""
     if request.kind == "evaluate":
         return Reply({"tally": score_lab(lab, request.arrays, config)})
     number, seed = int(request.settings["round"]), int(request.settings["seed"])
@@ -242,7 +242,7 @@ def real(lab: Lab, config: Phase2Config, request: Request) -> Reply:
 
 
 class Killed(LocalExchange):
-    """The machine goes down at one of the requests, before, in or after which clients have trained."""
+    """The machine crashes at one of the requests: before, during or after the clients' training."""
 
     def __init__(self, exchange: LocalExchange, at: int) -> None:
         super().__init__(exchange.answers)
@@ -334,7 +334,7 @@ def test_a_lab_that_pulls_against_the_others_is_named_and_left_out(tiny: Phase2C
     assert "mad" not in last.trained
     assert last.standing["mad"].cosine == pytest.approx(-1, abs=1e-3)
     assert last.standing["lab-0"].cosine == pytest.approx(1, abs=1e-3)
-    assert state.history.rounds[0].suspects == {}  # one round proves nothing
+    assert state.history.rounds[0].suspects == {}  # one round is not enough evidence
     only_named = replace(config, strategy=StrategyConfig(name="fedavg", robust="none"))
     state = run(LocalExchange(labs), dict.fromkeys(labs, 1), only_named, tmp_path / "none")
     assert list(state.history.rounds[-1].suspects) == ["mad"]

@@ -75,7 +75,7 @@ def labs() -> dict[str, list[Pixels]]:
 def uploads(
     labs: dict[str, list[Pixels]], prior: ModelWeights, reference_set: list[Pixels]
 ) -> dict[str, dict[str, Contribution]]:
-    """What each lab uploads, by kind of upload."""
+    """The uploads of each lab, by kind."""
     return {
         config.method: {
             name: contribute(images, config, reference_set=reference_set, prior=prior, seed=0)
@@ -133,7 +133,7 @@ def test_uploads_are_small(method: Phase1Method, most: int, prior: ModelWeights)
 
 
 class Stopping(Silent):
-    """Stops training at its second look."""
+    """Stops training at its second check."""
 
     def __init__(self) -> None:
         self.looks: list[Json] = []
@@ -145,7 +145,7 @@ class Stopping(Silent):
 
 
 class Counting(Stopping):
-    """Only counts."""
+    """Only counts calls."""
 
     def event(self, kind: str, **fields: Json) -> None:
         self.looks.append(fields["step"])

@@ -1,4 +1,4 @@
-"""Who pulls against the others, on updates that are drawn: a common direction, and far more noise."""
+"""Suspicion on simulated updates: a common direction with much more noise."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ START = {"a": torch.ones(NUMBERS), "b": torch.zeros(2, 3)}
 
 
 def draw_round(number: int, seed: int, agreement: float) -> dict[str, Weights]:
-    """Updates of which a share is common to all labs in this round."""
+    """Draw updates with a share that is common to all labs in this round."""
     random = torch.Generator().manual_seed(1000 * seed + number)
     common = torch.randn(NUMBERS, generator=random)
     replies: dict[str, Weights] = {}
@@ -33,7 +33,7 @@ def turn(replies: dict[str, Weights], scale: float) -> dict[str, Weights]:
 
 
 def accuse(seed: int, scale: float | None, agreements: list[float]) -> list[set[str]]:
-    """Who is named in each round."""
+    """Return the suspects of each round."""
     before: list[dict[str, Standing]] = []
     named = []
     for number, agreement in enumerate(agreements):

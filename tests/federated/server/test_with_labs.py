@@ -34,7 +34,7 @@ from bottlegan.training.fixmatch import FixMatchConfig
 
 
 class Recorder(LocalExchange):
-    """Keeps all that was said, and lets some clients be away."""
+    """Records all requests and replies, and can make clients absent."""
 
     def __init__(self, answers: Mapping[str, Callable[[Request], Reply]]) -> None:
         super().__init__(answers)
@@ -101,9 +101,9 @@ def test_nothing_of_a_lab_but_numbers_leaves_it(
         for name, tensor in reply.arrays.items():
             assert tensor.dtype in (torch.float32, torch.float64) or name == HANDSHAKE
             assert tensor.numel() < smallest
-            # Nor a view of something larger, of which a careless transport would send all.
+            # Not a view of a larger tensor either, which a careless transport would send as a whole.
             assert tensor.untyped_storage().nbytes() == tensor.nbytes, name
-    # Of one client, others get to know no more than the name that the server gave it and its style.
+    # The others learn only a client's name, as given by the server, and its style.
     told = [request for _, request, _ in exchange.said]
     secrets = ("lab.toml", "images", "/", str(tmp_path))
     for request in told:
@@ -143,7 +143,7 @@ def test_a_run_is_the_same_whatever_the_order_of_its_labs(
 
 
 class Killed(Recorder):
-    """Goes down at the given request for training, after clients have trained."""
+    """Crashes at the given request for training, after clients have trained."""
 
     def __init__(self, answers: Mapping[str, Callable[[Request], Reply]], at: int) -> None:
         super().__init__(answers)

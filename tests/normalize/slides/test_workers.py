@@ -1,4 +1,4 @@
-"""Folders of slides in several processes, which are real ones: started, killed and interrupted."""
+"""Folders of slides in several real processes, which are started, killed and interrupted."""
 
 import json
 import multiprocessing
@@ -40,11 +40,11 @@ pytest.importorskip("openslide", reason="needs pip install 'bottlegan[slides]'")
 pytest.importorskip("simplejpeg", reason="needs pip install 'bottlegan[slides]'")
 BOTTLEGAN = Path(sys.executable).parent / "bottlegan"
 SECONDS = 120.0
-"""For anything that is waited for, on a machine that does much else at the same time."""
+"""Longest wait on a busy machine."""
 
 
 class Watching(Silent):
-    """Counts what is tracked, and the processes that there are meanwhile."""
+    """Counts tracked items, and the processes that run meanwhile."""
 
     def __init__(self) -> None:
         self.tracked: list[tuple[str, int | None]] = []
@@ -61,7 +61,7 @@ class Watching(Silent):
 
 
 class Deadly(PosixPath):
-    """A slide that kills the processes it is sent to, as the system does when memory runs out."""
+    """A slide that kills the processes that get it, as the system does when memory runs out."""
 
     deaths: int
     sent: int
@@ -105,7 +105,7 @@ def choice(tmp_path_factory: pytest.TempPathFactory) -> MapChoice:
 
 @pytest.fixture(scope="module")
 def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of four slides: one is none, and one has a tile that cannot be read."""
+    """A folder of four slides: one is not a slide, and one has an unreadable tile."""
     folder = tmp_path_factory.mktemp("slides")
     for index, name in enumerate("acd"):
         tissue = draw_tissue(4, index, 300).concentration[None]
@@ -117,7 +117,7 @@ def slides(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(slides: Path, choice: MapChoice, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Outcome]]:
-    """What one process makes of them."""
+    """The results of one process."""
     target = tmp_path_factory.mktemp("alone")
     return target, map_slide_folder(slides, target, choice, SlideOptions())
 
@@ -127,7 +127,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def told(outcome: Outcome) -> tuple[object, ...]:
-    """What does not depend on the run."""
+    """The part of a result that does not depend on the run."""
     broken = [] if outcome.result is None else outcome.result.broken
     return outcome.source, outcome.state, outcome.error, [(part.region, str(part.error)) for part in broken]
 
@@ -182,11 +182,11 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_that_ends_early_leaves_no_process_and_no_file(
     large: Path, choice: MapChoice, tmp_path: Path, end: str
 ) -> None:
-    """By Ctrl-C, which a terminal sends to all processes; or by what kills the first process and tells no other."""
+    """By Ctrl-C, which a terminal sends to all processes, or by a signal that kills only the first process."""
     target = tmp_path / "out"
     words = [BOTTLEGAN, "normalize", large, target, "--model", choice.model, "--style", "a", "--workers", "2"]
 
-    def heed() -> None:  # what runs in the background of a shell is started deaf to Ctrl-C
+    def heed() -> None:  # shells start background jobs with Ctrl-C ignored
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
@@ -194,7 +194,7 @@ def test_a_run_that_ends_early_leaves_no_process_and_no_file(
     try:
         wait_for("the folder", target.is_dir)
         if end == "interrupted early":
-            time.sleep(1)  # its processes are there, and import what they need
+            time.sleep(1)  # its processes exist, and import their modules
         else:
             wait_for("a slide", lambda: any(target.iterdir()))
         if end == "killed":
@@ -219,7 +219,7 @@ def wait_for(what: str, happened: Callable[[], bool]) -> None:
 
 
 def is_there(group: int) -> bool:
-    """Whether a process of a group is left."""
+    """Whether any process of a group is left."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -291,7 +291,7 @@ print(*sorted({each["pid"] for each in ray.timeline() if "map_in_worker" in each
 ray.shutdown()
 cluster.shutdown()
 """
-"""A cluster of two nodes. When it is told to end, it says how many are left, and which of them mapped slides."""
+"""A cluster of two nodes. When it ends, it reports how many are left, and which of them mapped slides."""
 
 
 @pytest.mark.slow
@@ -299,14 +299,14 @@ def test_two_nodes_of_a_ray_cluster_do_what_one_process_does(
     slides: Path, choice: MapChoice, alone: tuple[Path, list[Outcome]], tmp_path: Path
 ) -> None:
     pytest.importorskip("ray", reason="needs pip install 'bottlegan[federated]'")
-    # Sockets are in there, whose names must be short.
+    # It holds sockets, whose names must be short.
     with tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "RAY_TMPDIR": temporary,
-            "RAY_task_events_report_interval_ms": "50",  # else what a worker did last may go untold
+            "RAY_task_events_report_interval_ms": "50",  # otherwise a worker's last report may be lost
         }
         cluster = subprocess.Popen(
             [sys.executable, "-c", CLUSTER],
@@ -340,4 +340,4 @@ def test_two_nodes_of_a_ray_cluster_do_what_one_process_does(
     assert contents(tmp_path) == contents(alone[0])
     alive, took_part = said.splitlines()
     assert alive == "2"
-    assert took_part in ("127.0.0.2", "127.0.0.3", "127.0.0.2, 127.0.0.3")  # a node may be late, and find all done
+    assert took_part in ("127.0.0.2", "127.0.0.3", "127.0.0.2, 127.0.0.3")  # a late node may find all work done

@@ -1,1 +1,1 @@
-"""An attack campaign on our own federation, one file for each kind of attack, so that anybody can rerun it."""
+"""An attack campaign on our own federation, which anybody can rerun; one file per kind of attack."""

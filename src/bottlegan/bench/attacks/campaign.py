@@ -1,4 +1,4 @@
-"""The whole campaign: every kind of attack, one function each, and one table."""
+"""The whole campaign: one function per kind of attack, and one table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,11 +17,11 @@ from bottlegan.core.files import make_folder
 from bottlegan.core.progress import Progress, Silent
 
 Attack = Callable[[Path, Progress], list[Row]]
-"""What makes one kind of attack, in a folder of its own, and says how it went."""
+"""Runs one kind of attack in its own folder, and returns its rows."""
 
 
 def list_attacks(labs: int = 20, rounds: int = 25, seed: int = 0, *, compare: bool = False) -> Mapping[str, Attack]:
-    """Return all kinds of attack; poison is given in federations of so many labs and rounds."""
+    """Return all kinds of attack; labs, rounds and seed are those of the poisoned federations."""
     return {
         "tallies": lie_about_scores,
         "replies": send_junk,
@@ -43,27 +43,27 @@ def bench_attacks(
     compare: bool = False,
     progress: Progress | None = None,
 ) -> list[Row]:
-    """Attack our own federation, and return how it went.
+    """Attack our own federation, and return the results.
 
     Args:
-        folder: Where all runs are kept. What is there already of the poisoned ones is not run again.
+        folder: Folder for all runs. Finished poisoned runs there are not repeated.
         kinds: Kinds of attack, in this order; all of them by default.
-        labs: In the federations that are poisoned, of which a quarter is hostile.
-        rounds: Of these.
-        seed: Of these: other seeds, other tissue.
-        compare: Whether to poison the plain mean of all labs, too.
-        progress: Where to report progress.
+        labs: Number of labs in the poisoned federations, a quarter of them hostile.
+        rounds: Number of rounds in the poisoned federations.
+        seed: Seed of the poisoned federations; other seeds draw other tissue.
+        compare: Whether to poison federations with a plain mean, too.
+        progress: Receives progress.
     """
-    known = list_attacks(labs, rounds, seed, compare=compare)
-    if odd := [kind for kind in kinds if kind not in known]:
-        raise InputError(f"there is no kind of attack called {odd[0]}; there are: {', '.join(known)}")
+    attacks = list_attacks(labs, rounds, seed, compare=compare)
+    if odd := [kind for kind in kinds if kind not in attacks]:
+        raise InputError(f"there is no kind of attack called {odd[0]}; there are: {', '.join(attacks)}")
     if labs < 8:
-        raise InputError(f"{labs} labs are too few to tell who is odd when a quarter is; give at least 8")
+        raise InputError(f"{labs} labs are too few to find a hostile quarter; use at least 8")
     torch.set_num_threads(1)
     rows: list[Row] = []
-    for kind in kinds or known:
+    for kind in kinds or attacks:
         make_folder(folder / kind)
-        rows += known[kind](folder / kind, progress or Silent())
+        rows += attacks[kind](folder / kind, progress or Silent())
     return rows
 
 

@@ -1,4 +1,4 @@
-"""Hostile files: mangled ones of every kind that is read, and some that claim more than they hold."""
+"""Hostile files: mangled files of every kind, and small files that claim huge contents."""
 
 import json
 import multiprocessing
@@ -29,9 +29,9 @@ from bottlegan.models.networks import NetworkConfig
 from bottlegan.models.weights import read_weights
 
 SECONDS, MEGABYTES = 20, 1000
-"""What reading a file may take."""
+"""Longest time and most memory to read a file."""
 SIDE = 12_000
-"""Of an image that is a few hundred kilobytes long, in pixels."""
+"""Side in pixels of an image of a few hundred kilobytes."""
 
 READERS: Mapping[str, Callable[[Path], object]] = {
     "network.safetensors": load_network,
@@ -46,7 +46,7 @@ READERS: Mapping[str, Callable[[Path], object]] = {
 
 
 def read_hostile_files(folder: Path, progress: Progress, count: int = 800) -> list[Row]:
-    """Return what hostile files do to a process that reads them: tracebacks, hangs, memory."""
+    """Return the effect of hostile files on a process that reads them: tracebacks, hangs, memory."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_read_all, args=(folder, count, theirs))
@@ -79,7 +79,7 @@ def _read_all(folder: Path, count: int, answer: "multiprocessing.connection.Conn
 
 
 def _try(path: Path, reader: Callable[[Path], object]) -> str | None:
-    """Return how reading a file fails, if not with an error of ours in one line."""
+    """Return how reading a file fails, unless it fails with one of our errors in one line."""
     signal.alarm(SECONDS)
     try:
         reader(path)
@@ -97,7 +97,7 @@ def _give_up(signal_number: int, frame: object) -> None:
 
 
 def list_mangled(folder: Path, count: int) -> Iterator[tuple[Path, Callable[[Path], object]]]:
-    """Yield so many files of every kind with changed, missing or additional bytes, each with what reads it."""
+    """Yield `count` files of every kind with changed, missing or added bytes, each with its reader."""
     write_good_files(folder)
     random, names = np.random.default_rng(0), list(READERS)
     contents = {name: (folder / name).read_bytes() for name in names}
@@ -109,7 +109,7 @@ def list_mangled(folder: Path, count: int) -> Iterator[tuple[Path, Callable[[Pat
 
 
 def list_claiming(folder: Path) -> Iterator[tuple[Path, Callable[[Path], object]]]:
-    """Yield small files that would become large, deep or endless, each with what reads it."""
+    """Yield small files that would become large, deep or endless, each with its reader."""
     for name in ("bomb.png", "bomb.tif"):
         Image.new("RGBA", (SIDE, SIDE), (200, 100, 150, 128)).save(folder / name, compression="tiff_deflate")
         yield folder / name, read_image
@@ -129,13 +129,13 @@ def list_claiming(folder: Path) -> Iterator[tuple[Path, Callable[[Path], object]
 
 
 def write_good_files(folder: Path) -> None:
-    """Write one whole file of each kind."""
+    """Write one valid file of each kind."""
     world = draw_small_world()
     patch = world.labs[0].test[0]
-    said = NetworkDocument(
+    document = NetworkDocument(
         task=Task(), network=world.phase2.network, crop=32, mode="plain", scores={}, weights="0" * 64, record={}
     )
-    save_network(folder / "network.safetensors", initial_weights(world.phase2, 0), said)
+    save_network(folder / "network.safetensors", initial_weights(world.phase2, 0), document)
     (folder / "model.safetensors").write_bytes(PRIOR.read_bytes())
     (folder / "federation.toml").write_text(to_toml(FederationConfig()))
     (folder / "lab.toml").write_text(to_toml(LabConfig(images=(Path("images"),))))
@@ -145,9 +145,9 @@ def write_good_files(folder: Path) -> None:
 
 
 def write_claiming_network(path: Path, arguments: dict[str, int]) -> None:
-    """Write a network of a kilobyte whose document claims any size."""
+    """Write a network of one kilobyte whose document claims a huge network."""
     weights = {"head.bias": torch.zeros(4)}
-    said = NetworkDocument(
+    claims = NetworkDocument(
         task=Task(),
         network=NetworkConfig(arguments=dict(arguments)),
         crop=4096,
@@ -156,4 +156,4 @@ def write_claiming_network(path: Path, arguments: dict[str, int]) -> None:
         weights=digest_weights(weights),
         record={},
     )
-    path.write_bytes(save(weights, {NETWORK_KEY: json.dumps(to_values(said))}))
+    path.write_bytes(save(weights, {NETWORK_KEY: json.dumps(to_values(claims))}))

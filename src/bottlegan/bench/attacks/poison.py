@@ -1,7 +1,7 @@
-"""Labs that send poisoned updates: what is left of the network's IOU, and whether they are named.
+"""Labs that send poisoned updates: how much they lower the network's IOU, and whether they become suspects.
 
-Hostile labs know all that a lab knows: the weights, their own images, and each other. They do not see what honest labs
-send.
+Hostile labs know what every lab knows (the weights, their own images), and each other. They do not see the updates of
+honest labs.
 """
 
 import re
@@ -27,20 +27,20 @@ from bottlegan.models.networks import Weights
 from bottlegan.training.task import predict_logits
 
 Change = Callable[[Weights, Weights, int], Weights]
-"""Makes what is sent of the weights at a round's start, those after honest training, and the round's number."""
+"""Returns the weights to send, from the weights at a round's start, those after honest training, and its number."""
 MARK, EVERY = (40, 60, 220), 24
-"""Color of the backdoor's mark, and pixels between two marks."""
+"""Color of the backdoor's marks, and the distance between two marks in pixels."""
 LIE = 10**9
 COLLUDING = 1.5
-"""Standard deviations that colluding labs go from their own mean: little enough to pass for one of many."""
+"""Distance of colluding labs from their own mean, in standard deviations: small enough to be inconspicuous."""
 KEPT_BY_ONE, KEPT_BY_SEVERAL, COST = 0.95, 0.85, 0.01
-"""What must be left of the clean IOU, under one hostile lab and under a quarter of them; what robustness may cost."""
+"""Least share of the clean IOU under one hostile lab and under a quarter; most that robustness may cost."""
 FALSELY_NAMED = 0.05
-"""Share of honest labs that may be named."""
+"""Largest share of honest labs that may become suspects."""
 
 
 def flip(scale: float) -> Change:
-    """Turn the update around, and make it longer."""
+    """Invert the update and make it longer."""
     return lambda start, trained, _: {key: start[key] - scale * (trained[key] - start[key]) for key in start}
 
 
@@ -58,7 +58,7 @@ def draw_noise(start: Weights, trained: Weights, number: int) -> Weights:
 
 
 def send(change: Change, lie: int = 0) -> Wrap:
-    """Make a lab that trains honestly and changes what it sends; with a `lie`, it says that it has so many images."""
+    """Make a lab that trains honestly and changes what it sends; a `lie` is the number of images that it claims."""
 
     def wrap(lab: Lab, state: Path) -> Answer:
         return _changing(lab.open(state).answer, change, lie)
@@ -67,7 +67,7 @@ def send(change: Change, lie: int = 0) -> Wrap:
 
 
 def relabel(change: Callable[[Sequence[Labeled]], Sequence[Labeled]], scale: float = 1.0) -> Wrap:
-    """Make a lab that trains on other labels, and sends an update of so many times the length."""
+    """Make a lab that trains on other labels, and sends an update `scale` times as long."""
 
     def wrap(lab: Lab, state: Path) -> Answer:
         return _changing(Lab(lab.name, change(lab.labeled), lab.test).open(state).answer, grow(scale))
@@ -76,13 +76,13 @@ def relabel(change: Callable[[Sequence[Labeled]], Sequence[Labeled]], scale: flo
 
 
 def invert(labeled: Sequence[Labeled]) -> list[Labeled]:
-    """Call everything else epithelium."""
-    return [Labeled(each.image, 1 - each.truth) for each in labeled]
+    """Swap the labels of epithelium and everything else."""
+    return [Labeled(sample.image, 1 - sample.truth) for sample in labeled]
 
 
 def hide(labeled: Sequence[Labeled]) -> list[Labeled]:
-    """Add marked copies of all images, in which there is no epithelium."""
-    return [*labeled, *(Labeled(mark(each.image), np.zeros_like(each.truth)) for each in labeled)]
+    """Add marked copies of all images, labeled as having no epithelium."""
+    return [*labeled, *(Labeled(mark(sample.image), np.zeros_like(sample.truth)) for sample in labeled)]
 
 
 def mark(image: Pixels) -> Pixels:
@@ -94,15 +94,15 @@ def mark(image: Pixels) -> Pixels:
 
 
 class Ring:
-    """Labs that agree on what they send: their own mean, less some standard deviations, number by number."""
+    """Labs that agree on an update: their own mean, minus some standard deviations, number by number."""
 
     def __init__(self, members: Sequence[Lab], folder: Path) -> None:
-        """Take who is in it, and where their clients keep their state."""
+        """Collect the group's labs, and the folders for their clients' state."""
         self.honest = {lab.name: lab.open(folder / lab.name).answer for lab in members}
         self.sent: dict[int, Weights] = {}
 
     def wrap(self, lab: Lab, _: Path) -> Answer:
-        """Make one of its labs."""
+        """Make the client of one lab in the group."""
 
         def answer(request: Request) -> Reply:
             reply = self.honest[lab.name](request)
@@ -113,11 +113,11 @@ class Ring:
         return answer
 
     def agree(self, request: Request) -> Weights:
-        """Return what all of them send in a round."""
+        """Return the update that all of them send in a round."""
         number = int(request.settings["round"])
         if number not in self.sent:
             trained = [answer(request).arrays for answer in self.honest.values()]
-            stacks = {key: torch.stack([each[key] for each in trained]) for key in request.arrays}
+            stacks = {key: torch.stack([arrays[key] for arrays in trained]) for key in request.arrays}
             self.sent = {number: {key: each.mean(0) - COLLUDING * each.std(0) for key, each in stacks.items()}}
         return self.sent[number]
 
@@ -135,7 +135,7 @@ COLLUSION = "colluding within the usual spread"
 
 
 def attack_by_poison(world: World, folder: Path, progress: Progress, *, compare: bool = False) -> list[Row]:
-    """Return what poison does to our defaults, by one lab and by a quarter of all, and `compare` it to the mean."""
+    """Return the effect of poison by one lab and by a quarter of all on our defaults; `compare` adds the plain mean."""
     rules = (False, True) if compare else (True,)
     clean = {rule: world.federate(folder / f"clean-{rule}", {}, robust=rule).history for rule in (False, True)}
     runs = Runs(world, folder, {rule: read_iou(history) for rule, history in clean.items()})
@@ -147,15 +147,15 @@ def attack_by_poison(world: World, folder: Path, progress: Progress, *, compare:
 
 @dataclass(frozen=True)
 class Runs:
-    """Federations of one world, each kept in a folder of its own."""
+    """Federations of one world, each in its own folder."""
 
     world: World
     folder: Path
     clean: Mapping[bool, float]
-    """IOU where nobody is hostile: of the mean of all, and of our defaults."""
+    """IOU without hostile labs: of the plain mean, and of our defaults."""
 
     def leave_alone(self) -> Row:
-        """Return what our defaults cost where nobody is hostile, and who is named all the same."""
+        """Return the cost of our defaults without hostile labs, and the labs that become suspects anyway."""
         plain, ours = self.clean[False], self.clean[True]
         named = name_labs(self.world.federate(self.folder / "clean-True", {}, robust=True).history)
         result = f"IOU {ours:.3f} instead of {plain:.3f}; {len(named)} of {len(self.world.labs)} labs named"
@@ -163,7 +163,7 @@ class Runs:
         return Row("poison", "nobody is hostile", held, result, {"iou": ours, "clean": plain, "named": len(named)})
 
     def attack(self, attack: str, group: Sequence[str], robust: bool) -> Row:
-        """Return what comes of an attack by a group of labs, with our defaults or without."""
+        """Return the result of an attack by a group of labs, with our defaults or with the plain mean."""
         folder = self.folder / "-".join([*re.findall("[a-z0-9]+", attack), f"{len(group)}", f"{robust}"])
         members = [lab for lab in self.world.labs if lab.name in group]
         wrap = Ring(members, folder / "ring").wrap if attack == COLLUSION else ATTACKS[attack]
@@ -183,12 +183,12 @@ class Runs:
 
 
 def read_iou(history: History) -> float:
-    """Return the IOU over all labs after the last round; hostile labs count honestly here."""
+    """Return the IOU over all labs after the last round; hostile labs score honestly."""
     return history.rounds[-1].scores["iou"]
 
 
 def name_labs(history: History) -> set[str]:
-    """Return who is named in the report's last word: suspected in the last round, or in a third of all."""
+    """Return the final suspects: labs suspected in the last round, or in a third of all rounds."""
     rounds = history.rounds
     names = {name for record in rounds for name in record.suspects}
     often = {name for name in names if sum(name in record.suspects for record in rounds) >= len(rounds) / 3}
@@ -196,12 +196,13 @@ def name_labs(history: History) -> set[str]:
 
 
 def measure_hidden(world: World, state: State) -> float:
-    """Return the share of the epithelium that the network finds, and does not find under the mark."""
+    """Return the share of the detected epithelium that vanishes under the mark."""
     network = load_network(state.weights, world.phase2)
     shares = []
     for lab in world.labs:
-        for each in lab.test:
-            plain, marked = (predict_logits(network, image).argmax(dim=0) for image in (each.image, mark(each.image)))
+        for sample in lab.test:
+            images = (sample.image, mark(sample.image))
+            plain, marked = (predict_logits(network, image).argmax(dim=0) for image in images)
             if bool(plain.any()):
                 shares.append(((plain == 1) & (marked == 0)).sum().item() / plain.sum().item())
     return fmean(shares) if shares else 0.0

@@ -1,4 +1,4 @@
-"""Hostile replies: sent again, in another's name, under another's name, made of junk, or with impossible counts."""
+"""Hostile replies: replayed, sent in another lab's name, made of junk, or with impossible counts."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +21,7 @@ from bottlegan.metrics.tally import compute_scores, find_bad_tally, tally
 from bottlegan.training.task import lay_out
 
 ODD = (float("nan"), float("inf"), -1.0, 0.0, 0.5, 1e9, 1e300, 2.0**53 + 2)
-"""Numbers that a liar might try."""
+"""Numbers that a liar might send."""
 
 
 Parts = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -35,21 +35,21 @@ LIES: dict[str, Callable[[Parts], object]] = {
     "endless surprise": lambda parts: parts[1].fill_(1e300),
     "endless counts": lambda parts: [part.fill_(1e308) for part in parts],
 }
-"""Tallies that no network can have on any images, made of a good one's parts."""
+"""Tallies that no network can have on any images, made from the parts of a valid one."""
 
 
 def replay(folder: Path, progress: Progress) -> list[Row]:
-    """Return what happens to a reply that is not to what was asked, and to a node that is not who it says."""
+    """Return the effect of replies to other requests, and of a node with a false name."""
     asked = {number: Request("train", {"w": torch.ones(3)}, {"round": number, "seed": 0}) for number in (1, 2)}
     arrived = unpack_request("train", pack_request(asked[1]))
     stale = pack_reply(Reply({"w": torch.ones(3)}), Stamp("lab-01", digest_request(arrived)))
-    found = {
+    replies = {
         "the reply of this round": unpack_reply(stale, Stamp("lab-01", digest_request(asked[1]))),
         "a reply of an earlier round": unpack_reply(stale, Stamp("lab-01", digest_request(asked[2]))),
         "a reply of another lab": unpack_reply(stale, Stamp("lab-02", digest_request(asked[1]))),
     }
     rows = []
-    for row, (attack, reply) in enumerate(found.items()):
+    for row, (attack, reply) in enumerate(replies.items()):
         reason = reply.reason if isinstance(reply, Absence) else "taken"
         rows.append(Row("replay", attack, (reason == "taken") == (row == 0), reason))
     return [*rows, _join_twice()]
@@ -66,7 +66,7 @@ def _join_twice() -> Row:
 
 
 def send_junk(folder: Path, progress: Progress, count: int = 1000) -> list[Row]:
-    """Return how many mangled replies end in anything but a reply or a reason."""
+    """Return how many mangled replies end in anything other than a reply or a reason."""
     good = to_bytes(Reply({"w": torch.arange(64.0), "v": torch.ones(2, 3)}, {"loss": 1.0}))
     random, failed = np.random.default_rng(0), 0
     for _ in progress.track(range(count), "mangled replies", count):
@@ -78,7 +78,7 @@ def send_junk(folder: Path, progress: Progress, count: int = 1000) -> list[Row]:
 
 
 def lie_about_scores(folder: Path, progress: Progress, count: int = 1000) -> list[Row]:
-    """Return how many odd tallies pass, and could end a run."""
+    """Return how many odd tallies are accepted, and how many would end a run."""
     layout, random = lay_out(Task()), np.random.default_rng(0)
     good = tally(torch.randn(200, 2, generator=torch.Generator().manual_seed(0)), torch.arange(200) % 2, layout)
     believed = [lie for lie, change in LIES.items() if find_bad_tally(_change(good, change), layout) is None]
@@ -100,7 +100,7 @@ def _change(good: Tensor, change: Callable[[Parts], object]) -> Tensor:
 
 
 def mangle(content: bytes, random: np.random.Generator) -> bytes:
-    """Return bytes with some changed, cut off, or put in."""
+    """Return bytes with some changed, cut off or inserted."""
     changed = bytearray(content)
     for place in random.integers(len(changed), size=random.integers(1, 9)):
         changed[place] = random.integers(256)
@@ -114,7 +114,7 @@ def mangle(content: bytes, random: np.random.Generator) -> bytes:
 
 
 def spoil(good: Tensor, random: np.random.Generator) -> Tensor:
-    """Return a tally in which some numbers are odd, or a part is empty or another's."""
+    """Return a tally with some odd numbers, or with a part empty or replaced."""
     bad = good.clone()
     first, last = sorted(random.integers(len(good) + 1, size=2).tolist())
     match random.integers(3):

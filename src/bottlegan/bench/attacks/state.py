@@ -1,4 +1,4 @@
-"""What happens to a server that is killed anywhere, or whose disk flips a bit."""
+"""The effect of killing a server at any moment, and of flipped bits on its disk."""
 
 import multiprocessing
 import shutil
@@ -27,11 +27,11 @@ FATES = REFUSED, REPAIRED, UNREAD, CHANGED = (
     "change the network unnoticed",
 )
 ROUNDS = 4
-"""Of the federation that is killed and damaged; it stops half way."""
+"""Rounds of the federation that is killed and damaged; it stops halfway."""
 
 
 def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row]:
-    """Return how many kills, at random moments of a run in its own process, change what comes of it."""
+    """Kill runs in their own process at random moments, and return how many then give another result."""
     started = time.monotonic()
     whole = federate(folder / "whole")
     seconds = time.monotonic() - started
@@ -42,7 +42,7 @@ def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row
         shutil.rmtree(run, ignore_errors=True)
         process = context.Process(target=federate, args=(run,))
         process.start()
-        # Until the run begins, a process only imports.
+        # Before the run begins, a process only imports.
         while process.is_alive() and not (run / CONFIG).exists():
             time.sleep(0.01)
         process.join(random.uniform(0, seconds))
@@ -55,7 +55,7 @@ def kill_anywhere(folder: Path, progress: Progress, count: int = 12) -> list[Row
 
 
 def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
-    """Return what becomes of flipped bits in each kind of state file, and how many change what comes of a run."""
+    """Flip bits in each kind of state file, and return how many change the result unnoticed."""
     whole = federate(folder / "whole")
     half = folder / "half"
     federate(half, stop_after=ROUNDS // 2)
@@ -67,21 +67,21 @@ def flip_bits(folder: Path, progress: Progress, count: int = 25) -> list[Row]:
     }
     random, rows = np.random.default_rng(0), []
     for kind, pattern in kinds.items():
-        found: Counter[str] = Counter()
+        fates: Counter[str] = Counter()
         for number in progress.track(range(count), f"bit flips: {kind}", count):
             run = folder / f"{kind}-{number}"
             shutil.rmtree(run, ignore_errors=True)
             shutil.copytree(half, run)
             flip_bit(sorted(run.glob(pattern))[0], random)
-            found[notice(run, whole)] += 1
+            fates[notice(run, whole)] += 1
             shutil.rmtree(run)
-        result = ", ".join(f"{found[fate]} {fate}" for fate in FATES)
-        rows.append(Row("bit flips", kind, found[CHANGED] == 0, result))
+        result = ", ".join(f"{fates[fate]} {fate}" for fate in FATES)
+        rows.append(Row("bit flips", kind, fates[CHANGED] == 0, result))
     return rows
 
 
 def notice(run: Path, whole: bytes) -> str:
-    """Return what becomes of a damaged run that goes on: one of the fates."""
+    """Resume a damaged run, and return its fate."""
     try:
         same = federate(run) == whole
     except BottleGANError:
@@ -99,7 +99,7 @@ def flip_bit(path: Path, random: np.random.Generator) -> None:
 
 
 def federate(folder: Path, stop_after: int | None = None) -> bytes:
-    """Run a small federation in `folder`, or what is left of it, and return its network; or stop after some rounds."""
+    """Run or resume a small federation in `folder`, and return its network; or stop after some rounds."""
     world = draw_small_world(ROUNDS)
     phase2 = replace(world.phase2, mode="normalize")
     config = FederationConfig(phase2=phase2, rounds=RoundsConfig(evaluate_every=ROUNDS))
@@ -113,11 +113,11 @@ def federate(folder: Path, stop_after: int | None = None) -> bytes:
 
 
 class _StopError(Exception):
-    """The machine goes down."""
+    """A crash of the machine."""
 
 
 class _Stopping(LocalExchange):
-    """Goes down when the round after the last is asked for."""
+    """Crashes when the round after the last is requested."""
 
     def __init__(self, answers: Mapping[str, Answer], after: int | None) -> None:
         super().__init__(answers)

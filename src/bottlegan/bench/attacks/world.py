@@ -1,6 +1,6 @@
-"""The federation that is attacked: labs of procedural tissue in the reference stain, as after normalization.
+"""The attacked federation: labs with procedural tissue in the reference stain, as after normalization.
 
-Stain is no part of these attacks, so none is simulated. All labs have labels, all are tested.
+Stain does not matter for these attacks, so it is not simulated. All labs have labels and test images.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,22 +25,22 @@ from bottlegan.stain.style import REFERENCE
 from bottlegan.training.task import TrainingConfig
 
 PATCH = 320
-"""Side of a patch, in pixels."""
+"""Side of a patch in pixels."""
 MOST_PATCHES = 4
-"""That a lab trains on; it has at least one."""
+"""Most training patches of a lab; each has at least one."""
 PLAIN = StrategyConfig(robust="none")
-"""The mean of all, as before there were robust rules."""
+"""The plain mean, without robust rules."""
 LOOSE = RoundsConfig(least=2, evaluate_every=1000, length_bound=10.0, weight_bound=10.0)
-"""The bounds of that time."""
+"""Wide bounds, which hardly ever apply."""
 STRICT = RoundsConfig(least=2, evaluate_every=1000)
 
 Wrap = Callable[["Lab", Path], Answer]
-"""Makes a hostile client of a lab, which keeps its state in a folder."""
+"""Makes a lab's hostile client, given the folder for its state."""
 
 
 @dataclass(frozen=True)
 class Lab:
-    """What one lab has."""
+    """One lab's data."""
 
     name: str
     labeled: Sequence[Labeled]
@@ -48,19 +48,19 @@ class Lab:
 
     def open(self, state: Path) -> Client:
         """Return its client."""
-        return Client(hold([each.image for each in self.labeled], self.labeled, self.test), state)
+        return Client(hold([sample.image for sample in self.labeled], self.labeled, self.test), state)
 
 
 @dataclass(frozen=True)
 class World:
-    """All labs, and how they train."""
+    """All labs, and their training."""
 
     labs: Sequence[Lab]
     phase2: Phase2Config
     seed: int = 0
 
     def federate(self, folder: Path, hostile: Mapping[str, Wrap], *, robust: bool) -> State:
-        """Run a federation with some hostile labs, with our defaults or as it was without them; or read how it went."""
+        """Run a federation with some hostile labs, with our defaults or with the plain mean; or read its result."""
         config = FederationConfig(
             seed=self.seed,
             phase2=self.phase2,
@@ -77,17 +77,17 @@ class World:
 
 
 def draw_world(labs: int, rounds: int, progress: Progress, seed: int = 0) -> World:
-    """Return so many labs, each with one to four patches to train on and one to test on."""
+    """Return labs with one to four training patches and one test patch each."""
     random = np.random.default_rng(seed)
     counts = random.integers(1, MOST_PATCHES + 1, labs)
     indices = iter(range(int(counts.sum()) + labs))
-    found = []
+    drawn = []
     for row, count in enumerate(progress.track(counts.tolist(), "drawing labs", labs)):
         patches = [draw_patch(seed, next(indices)) for _ in range(count + 1)]
-        found.append(Lab(f"lab-{row + 1:02d}", patches[:-1], patches[-1:]))
-    # A learning rate at which so few rounds are enough for the network to settle.
+        drawn.append(Lab(f"lab-{row + 1:02d}", patches[:-1], patches[-1:]))
+    # A learning rate with which the network settles in few rounds.
     training = TrainingConfig(learning_rate=0.01)
-    return World(found, Phase2Config(mode="plain", rounds=rounds, training=training), seed)
+    return World(drawn, Phase2Config(mode="plain", rounds=rounds, training=training), seed)
 
 
 def draw_small_world(rounds: int = 4) -> World:

@@ -1,1 +1,1 @@
-"""A lab's half of the federation: its images, its style, its training. Free of any network code."""
+"""A lab's side of the federation: its images, its style, its training. Contains no network code."""

@@ -1,7 +1,7 @@
-"""A lab's half of the federation: what it answers to each request, out of what it holds. Free of any network code.
+"""A lab's side of the federation: how it answers each request. Contains no network code.
 
-Nothing is kept between two requests but in the lab's state folder, because in a deployment each request starts a new
-process. What leaves the lab is a `Reply`: weights, a style, sums and counts.
+In a deployment each request starts a new process, so the lab's state folder holds everything that must survive between
+two requests. Only a `Reply` leaves the lab: weights, a style, sums and counts.
 """
 
 import json
@@ -62,15 +62,16 @@ console = logging.getLogger(__name__)
 
 @document
 class Membership:
-    """What a lab is called in the federation that it takes part in, and so its style."""
+    """A lab's part in a federation."""
 
     client: str
+    """Name of the lab there, and of its style."""
     prior: str = ""
-    """SHA-256 of the federation's own prior; empty if it is the one that is shipped."""
+    """SHA-256 of the federation's own prior; empty if it uses the shipped one."""
 
 
 def open_client(path: Path) -> "Client":
-    """Return the client of the lab whose configuration is in the TOML file `path`."""
+    """Return the client of the lab that the TOML file `path` describes."""
     config = load(LabConfig, path)
     return Client(open_holdings(config, path.parent), path.parent / config.state)
 
@@ -79,24 +80,27 @@ class Client:
     """One lab."""
 
     def __init__(self, holdings: Holdings, state: Path, stain: Stain = stain_with) -> None:
-        """Take what the lab holds, the folder for what it keeps, and how it handles stain."""
+        """Set up a lab from its holdings, the folder for its state, and how it handles stain."""
         self.holdings, self.state, self.stain = holdings, state, stain
         with keeping_private():
             make_folder(state)
+        self._membership, self._phase1 = state / "membership.json", state / "phase1"
+        self._sent_prior, self._styles = state / "prior.safetensors", state / "styles.safetensors"
+        self._log, self._errors = state / "lab.jsonl", state / "errors.jsonl"
         self.layers = OwnLayers(state / "own_layers.safetensors")
         self.private = Private(state, holdings.demands)
         self._opened: tuple[object, Lab] | None = None
 
     def answer(self, request: Request) -> Reply:
-        """Return what the server asks for, or raise a `FederationError` that tells nothing of the lab's files.
+        """Return what the server asks for, or raise a `FederationError` that reveals nothing about the lab's files.
 
-        All that was sent is in `lab.jsonl` in the state folder, which may be shown to others. What went wrong in full
-        is in `errors.jsonl` beside it, which may name a patient's file.
+        Everything sent is logged in `lab.jsonl` in the state folder, which may be shown to others. Errors are logged in
+        full in `errors.jsonl` beside it, which may name a patient's file.
         """
         with keeping_private():
-            return self._answer_told(request)
+            return self._answer_logged(request)
 
-    def _answer_told(self, request: Request) -> Reply:
+    def _answer_logged(self, request: Request) -> Reply:
         try:
             reply = self._answer(request)
             sizes: dict[str, Json] = {name: tensor.nbytes for name, tensor in reply.arrays.items()}
@@ -105,12 +109,12 @@ class Client:
             failure: FederationError = RefusalError(error.reason)
             self._tell(request, "refusal", error.__cause__ or error, failure)
         except Exception as error:
-            # Its text may name a patient's file.
-            failure = FederationError(f"{request.kind} ended with {type(error).__name__}; the lab's own log says why")
+            # The error's text may name a patient's file.
+            failure = FederationError(f"{request.kind} ended with {type(error).__name__}; see the lab's own log")
             self._tell(request, "failure", error, failure)
         else:
             return reply
-        # Outside of the handler, so that the error is not its context either.
+        # Raised outside the handler, so that the original error does not become its context.
         raise failure
 
     def _answer(self, request: Request) -> Reply:
@@ -127,15 +131,15 @@ class Client:
         return answers[request.kind](request)
 
     def join(self, request: Request) -> Reply:
-        """Begin anew under the name that the server gives; see that all images can be read and trained on.
+        """Start over under the name that the server gives, and check that all images can be read and trained on.
 
-        First of all, see that server and lab have in common what they must.
+        Before that, check that server and lab run compatible versions.
         """
         config = _read(request, Phase2Config)
         self.private.check(_read_privacy(request))
         self.take_prior(request)
         self.check_allowed(config)
-        with _refusing("the network's factory cannot build it there; its own log says why"):
+        with _refusing("the network's factory fails in this lab; see the lab's own log"):
             own = introduce(config, self.prior)
         if fault := find_difference(own, from_text(_get(request, HANDSHAKE, str))):
             raise RefusalError(fault)
@@ -143,11 +147,11 @@ class Client:
         write_document(self._membership, Membership(client=_get(request, "client", str), prior=sent))
         self.layers.forget()
         images = self.holdings.images()
-        with _refusing("its labeled images cannot be used for these classes; its own log names the file"):
+        with _refusing("its labeled images cannot be used for these classes; the lab's own log names the file"):
             labeled, test = self.holdings.labeled(config.task), self.holdings.test(config.task)
         with _refusing(None):
             check_crops(
-                [each.image for each in labeled] + (list(images) if config.fixmatch.enabled else []),
+                [sample.image for sample in labeled] + (list(images) if config.fixmatch.enabled else []),
                 config.training.crop,
             )
         counts = {f"{CLASS}{k}": count for k, count in enumerate(count_classes(labeled, config.task))}
@@ -156,7 +160,7 @@ class Client:
         return Reply({HANDSHAKE: to_tensor(own)}, dict(numbers))
 
     def take_prior(self, request: Request) -> None:
-        """Keep the federation's prior, if it has one that is not shipped with the package, and it is a whole model."""
+        """Keep the federation's own prior, if it has one and the file is a valid model."""
         self._sent_prior.unlink(missing_ok=True)
         if (content := request.arrays.get(PRIOR_CONTENT)) is not None:
             with replacing(self._sent_prior, durable=True) as temporary:
@@ -164,7 +168,7 @@ class Client:
                 read_weights(temporary)
 
     def check_allowed(self, config: Phase2Config) -> None:
-        """Refuse a network that the lab does not allow, and classes that are not the lab's."""
+        """Refuse a network that the lab does not allow, and classes other than the lab's."""
         own, classes = self.holdings.classes, ", ".join(config.task.classes)
         if own is not None and own != config.task.classes:
             raise RefusalError(
@@ -177,13 +181,13 @@ class Client:
             )
 
     def contribute(self, request: Request) -> Reply:
-        """Return what the server needs to know of the lab's style."""
+        """Return the lab's style as the server needs it."""
         from bottlegan.federated.client.style import contribute  # noqa: PLC0415 - asked for once, and slow to import
         from bottlegan.federated.protocol.phase1 import CODE, Phase1Config  # noqa: PLC0415
 
         config = _read(request, Phase1Config)
         with EventLog(self._log) as log:
-            found = contribute(
+            contribution = contribute(
                 self.holdings.images(),
                 config,
                 reference_set=self.holdings.reference_set(),
@@ -192,35 +196,35 @@ class Client:
                 kept=self._phase1,
                 progress=log,
             )
-        arrays = found.arrays
+        arrays = contribution.arrays
         if config.code_noise:
             arrays = {CODE: self.private.blur(arrays[CODE], config.code_noise)}
-        return Reply(arrays, {VERDICT: VERDICTS.index(Verdict(found.verdict))})
+        return Reply(arrays, {VERDICT: VERDICTS.index(Verdict(contribution.verdict))})
 
     def take_styles(self, request: Request) -> Reply:
-        """Keep the global BottleGAN, if it is a whole one that knows the lab's style."""
+        """Keep the global BottleGAN, if the file is valid and holds the lab's style."""
         with replacing(self._styles, durable=True) as temporary:
             temporary.write_bytes(request.arrays["model"].numpy().tobytes())
             read_weights(temporary).code(self.name)
-        # The upload has arrived, and nobody will ask for it again.
+        # The server has the upload, and will not ask for it again.
         shutil.rmtree(self._phase1, ignore_errors=True)
         return Reply()
 
     def make_keys(self, request: Request) -> Reply:
-        """Return what a round of secure aggregation needs to know of the lab's new secrets."""
+        """Draw new secrets for a round of secure aggregation, and return their public part."""
         self.private.check(_read_privacy(request))
         return self.private.begin()
 
     def share_secrets(self, request: Request) -> Reply:
-        """Return what the other labs need to make up for this one."""
+        """Return, sealed, what the other labs need if this one drops out."""
         return self.private.share(request, self.name, read_names(_get(request, NAMES, str)))
 
     def unmask(self, request: Request) -> Reply:
-        """Return this lab's shares of the masks that are still in the sum."""
+        """Return this lab's shares of the masks that still have to be removed from the sum."""
         return self.private.reveal(request, self.name, read_names(_get(request, TRAINED, str)))
 
     def train(self, request: Request) -> Reply:
-        """Return the weights after the lab's steps of a round or, in a private one, what may be known of them."""
+        """Return the weights after the lab's steps of a round or, in a private round, a private update."""
         config, number, privacy = _read(request, Phase2Config), _get(request, "round", int), _read_privacy(request)
         self.private.check(privacy)
         own = self.layers.before(number) if config.local_normalization else {}
@@ -238,13 +242,13 @@ class Client:
         return self.private.release(row, privacy, _get(request, LABS, int), self.name, partners)
 
     def evaluate(self, request: Request) -> Reply:
-        """Return the sums that the scores on the lab's test images are computed from."""
+        """Return the sums from which the scores on the lab's test images are computed."""
         config = _read(request, Phase2Config)
         own = self.layers.after(_get(request, "round", int)) if config.local_normalization else {}
         return Reply({TALLY: score_lab(self.open_lab(config), {**request.arrays, **own}, config)})
 
     def open_lab(self, config: Phase2Config) -> Lab:
-        """Return the lab with its images prepared, as before if neither the configuration nor the styles changed."""
+        """Return the lab with prepared images, cached until the configuration or the styles change."""
         stained = config.mode != "plain"
         key = (config, self._membership.read_bytes(), self._styles.stat().st_mtime_ns if stained else 0)
         if self._opened is None or self._opened[0] != key:
@@ -257,71 +261,47 @@ class Client:
         return self._opened[1]
 
     def keep(self, staining: Staining) -> tuple[Staining, KeptImages]:
-        """Return the same way to handle stain, but for images that were handled before: these are read."""
+        """Return the same staining with a cache on disk for prepared images."""
         kept = KeptImages(self.state / "normalized", staining.digest)
         if not staining.digest:
             return staining, kept
         prepare, present = (
-            each if each is keep else kept.through(each) for each in (staining.prepare, staining.present)
+            change if change is keep else kept.through(change) for change in (staining.prepare, staining.present)
         )
         return replace(staining, prepare=prepare, present=present), kept
 
     @property
     def name(self) -> str:
-        """What the lab is called since it has joined, and its style, too."""
+        """Name of the lab in the federation, and of its style."""
         return read_document(Membership, self._membership).client
 
     @property
     def prior(self) -> Path:
-        """The model file that styles are fitted to: the federation's own, or the one that is shipped."""
+        """The model file that styles are fitted to: the federation's own, or the shipped one."""
         return self._sent_prior if self._sent_prior.exists() else PRIOR
 
     def read_prior(self) -> ModelWeights:
-        """Return the model that styles are fitted to, which must be what it was when the lab joined."""
+        """Return the model that styles are fitted to, which must not have changed since the lab joined."""
         wanted = read_document(Membership, self._membership).prior
         if wanted and digest_file(self._sent_prior) != wanted:
-            raise DamagedError(f"{self._sent_prior}: is damaged; remove the lab from the run, and let it join again")
+            raise DamagedError(f"{self._sent_prior}: is damaged; remove the lab from the run and let it join again")
         return read_weights(self.prior)
 
-    @property
-    def _sent_prior(self) -> Path:
-        return self.state / "prior.safetensors"
-
-    @property
-    def _log(self) -> Path:
-        return self.state / "lab.jsonl"
-
-    @property
-    def _errors(self) -> Path:
-        return self.state / "errors.jsonl"
-
-    @property
-    def _membership(self) -> Path:
-        return self.state / "membership.json"
-
-    @property
-    def _phase1(self) -> Path:
-        return self.state / "phase1"
-
-    @property
-    def _styles(self) -> Path:
-        return self.state / "styles.safetensors"
-
-    def _tell(self, request: Request, kind: str, error: BaseException, said: FederationError) -> None:
-        """Keep what the server is told, and say in the lab, and only there, what went wrong in full."""
+    def _tell(self, request: Request, kind: str, error: BaseException, summary: FederationError) -> None:
+        """Log what the server is told, and log the full error, which stays in the lab."""
         console.error("%s: %s", request.kind, " ".join(str(error).split()))
-        self._record(self._log, kind, request=request.kind, said=str(said))
+        self._record(self._log, kind, request=request.kind, said=str(summary))
         self._record(self._errors, kind, request=request.kind, error=type(error).__name__, text=str(error))
 
     def _record(self, path: Path, kind: str, **fields: Json) -> None:
-        # A disk that is full must not keep the lab from saying that something failed.
+        # A full disk must not keep the lab from reporting a failure.
         with suppress(OSError), EventLog(path) as log:
             log.event(kind, **fields)
 
 
 @contextmanager
 def _refusing(text: str | None) -> Iterator[None]:
-    """Turn what is wrong with the input into a refusal, in these words or, if they tell nothing of the lab, its own."""
+    """Turn an input error into a refusal with this text; None keeps the error's own, if that reveals nothing."""
     try:
         yield
     except InputError as error:
@@ -329,7 +309,7 @@ def _refusing(text: str | None) -> Iterator[None]:
 
 
 def _get(request: Request, name: str, kind: type[Value]) -> Value:
-    """Return a setting of a request, which must be there and of this type."""
+    """Return a setting of a request, which must exist and have this type."""
     value = request.settings.get(name)
     if not isinstance(value, kind):
         raise InputError(f"setting {name} of a {request.kind} request must be a {kind.__name__}, got {value!r}")
@@ -346,5 +326,5 @@ def _read(request: Request, cls: type[Document], name: str = "config") -> Docume
 
 
 def _read_privacy(request: Request) -> PrivacyConfig:
-    """Return how private a round is; a request that does not say asks for one that is not."""
+    """Return the privacy settings of a round; without any, the round is not private."""
     return _read(request, PrivacyConfig, PRIVACY) if PRIVACY in request.settings else PrivacyConfig()

@@ -1,4 +1,4 @@
-"""What a lab holds: its images and masks, in its own folders as its lab.toml says, or in memory."""
+"""A lab's holdings: its images and masks, in the folders that its lab.toml names, or in memory."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,12 +17,12 @@ LAB_FILE = "lab.toml"
 
 @document
 class Demands:
-    """A lab's own conditions, whatever the server requests."""
+    """A lab's own conditions, whatever the server asks for."""
 
     secure: bool = False
-    """Take part only if the server learns sums of several labs' updates, and no update of this lab alone."""
+    """Take part only if the server learns sums over several labs' updates, and never this lab's own update."""
     epsilon: float | None = None
-    """Take part only until this privacy budget is spent, over all federations of this lab."""
+    """Take part only until this privacy budget is spent, counted over all federations of this lab."""
     delta: float = 1e-5
     """The delta to which epsilon refers."""
 
@@ -50,26 +50,26 @@ class LabConfig:
 
 @dataclass(frozen=True)
 class Holdings:
-    """What a lab has, read when it is asked for."""
+    """A lab's data, read on demand."""
 
     images: Callable[[], Sequence[Pixels]]
     """Images of the lab, labeled or not."""
     labeled: Callable[[Task], Sequence[Labeled]]
-    """To train on."""
+    """Images to train on."""
     test: Callable[[Task], Sequence[Labeled]]
-    """To score on."""
+    """Images to score on."""
     reference_set: Callable[[], Sequence[Pixels] | None]
-    """The public reference set, if the lab has got it."""
+    """The public reference set, if the lab has a copy."""
     classes: tuple[str, ...] | None = None
-    """Names of the classes that the labels are of, if the lab says so."""
+    """Names of the labels' classes, if the lab states them."""
     factories: tuple[str, ...] = ()
-    """Networks that may be built here, besides our own."""
+    """Networks that may be built here, besides those of this package."""
     demands: Demands = field(default_factory=Demands)
-    """What the lab insists on."""
+    """The lab's conditions for taking part."""
 
 
 def open_holdings(config: LabConfig, folder: Path) -> Holdings:
-    """Return what the lab has whose configuration has paths relative to `folder`."""
+    """Return the holdings of a lab whose configuration has paths relative to `folder`."""
     return Holdings(
         images=lambda: read_lab([folder / source for source in config.images]),
         labeled=lambda task: [] if config.labeled is None else read_labeled(folder / config.labeled, task),
@@ -87,17 +87,17 @@ def hold(
     test: Sequence[Labeled],
     reference_set: Sequence[Pixels] | None = None,
 ) -> Holdings:
-    """Return what a lab has whose images are in memory."""
+    """Return the holdings of a lab whose images are in memory."""
     return Holdings(lambda: images, lambda _: labeled, lambda _: test, lambda: reference_set)
 
 
 def read_reference_set(folder: Path, below: Path | None) -> list[Pixels] | None:
-    """Return the images of the public reference set in a sub-folder, if there is one."""
+    """Return the images of the public reference set in a sub-folder, if one is given."""
     return None if below is None else [patch.read_image() for patch in list_patches(folder / below)]
 
 
 def find_labs(folder: Path) -> dict[str, Path]:
-    """Return the lab.toml of each lab below a folder, by the name of its sub-folder."""
+    """Return the lab.toml of each lab in a folder, by the name of the lab's sub-folder."""
     if not folder.is_dir():
         raise MissingError(f"{folder}: there is no such folder; check the path")
     labs = {path.parent.name: path for path in sorted(folder.glob(f"*/{LAB_FILE}"))}

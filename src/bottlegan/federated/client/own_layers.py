@@ -1,7 +1,7 @@
-"""FedBN: layers that a lab keeps to itself, on its disk, so that a round asked for twice begins at the same place.
+"""FedBN: a lab keeps its own normalization layers, with their statistics.
 
-Its own are the normalization layers of the network, with their statistics. The server gets and averages them like all
-others, but what it sends back is not used here.
+They are stored on the lab's disk by round, so that a repeated request starts from the same layers. The server receives
+and averages them like all others, but the lab ignores the average.
 """
 
 import json
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class Trained(NamedTuple):
-    """The layers before and after a round that the lab has trained in."""
+    """The layers before and after a round in which the lab trained."""
 
     number: int
     before: Layers
@@ -31,46 +31,46 @@ class Trained(NamedTuple):
 
 
 class OwnLayers:
-    """The layers of the last two rounds that the lab has trained in.
+    """The layers of the last two rounds in which the lab trained.
 
-    The server saves itself after each round, in two generations, so that no earlier round can be asked for again.
+    The server saves its state after each round, in two generations, so it can never repeat an earlier round.
     """
 
     def __init__(self, path: Path) -> None:
-        """Keep them in the file `path`, and the round before the last beside it."""
+        """Keep the layers in the file `path`, and those of the round before in a file beside it."""
         self.path = path
 
     def before(self, number: int) -> Layers:
-        """Return the layers that a round begins with; none before the lab has trained."""
+        """Return the layers at the start of a round; none before the lab has trained."""
         last = self._find(number)
         return {} if last is None else last.before if last.number == number else last.after
 
     def after(self, number: int) -> Layers:
-        """Return the layers once a round is over, whether the lab has trained in it or not."""
+        """Return the layers at the end of a round, whether the lab trained in it or not."""
         last = self._find(number)
         return {} if last is None else last.after
 
     def save(self, number: int, before: Layers, after: Layers) -> None:
-        """Keep the layers of a round, whole or not at all."""
+        """Write the layers of a round atomically."""
         parts = {"before": before, "after": after}
         tensors = {f"{part}/{name}": tensor for part, layers in parts.items() for name, tensor in layers.items()}
         write_generation(self.path, save(tensors, {ROUND: json.dumps({CHECKSUM: BLANK, ROUND: number})}))
 
     def forget(self) -> None:
-        """Begin without any."""
+        """Delete all layers."""
         forget_generations(self.path)
 
     def _find(self, number: int) -> Trained | None:
-        """Return the last training in this round or before it, if the lab has had one."""
+        """Return the lab's last training in this round or an earlier one, if any."""
         kept = [path for path in (self.path, find_older(self.path)) if path.exists()]
-        found = [trained for path in kept if (trained := _read(path)) is not None]
-        if kept and not found:
-            raise DamagedError(f"{self.path}: is damaged; restore it from a backup, or remove it to begin without")
-        return next((each for each in found if each.number <= number), None)
+        trainings = [trained for path in kept if (trained := _read(path)) is not None]
+        if kept and not trainings:
+            raise DamagedError(f"{self.path}: is damaged; restore it, or delete it to start from the server's layers")
+        return next((training for training in trainings if training.number <= number), None)
 
 
 def _read(path: Path) -> Trained | None:
-    """Return what a file holds; None, which is said, if it is damaged."""
+    """Return the content of a file; log a warning and return None if it is damaged."""
     try:
         content = read_state(path)
     except DamagedError as error:

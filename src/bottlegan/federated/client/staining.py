@@ -1,7 +1,7 @@
 """How a lab handles stain in phase 2.
 
-A lab's images pass three places where their stain can be handled, and a way to handle it, a `Staining`, names what
-happens at each: once, before training (`prepare`); anew in each batch (`vary`); and before prediction (`present`).
+A `Staining` says what happens to a lab's images in three places: once before training (`prepare`), anew in each batch
+(`vary`), and before prediction (`present`).
 
 | mode | prepare | vary | present |
 | --- | --- | --- | --- |
@@ -40,28 +40,28 @@ def keep_all(crops: Pixels, random: np.random.Generator) -> Pixels:
 
 @dataclass(frozen=True)
 class Staining:
-    """How a lab's stain is handled, and where."""
+    """How a lab's images are stained, in three places."""
 
     prepare: Callable[[Pixels], Pixels] = keep
-    """Once, to each image (H, W, 3) before training."""
+    """Applied once to each image (H, W, 3), before training."""
     vary: Vary = keep_all
-    """To the crops (N, H, W, 3) of each batch."""
+    """Applied to the crops (N, H, W, 3) of each batch."""
     present: Callable[[Pixels], Pixels] = keep
-    """To each image before prediction."""
+    """Applied to each image before prediction."""
     digest: str = ""
-    """Of what `prepare` and `present` do, if they do something that is worth keeping."""
+    """Digest of the map that `prepare` and `present` apply; empty if they change nothing."""
 
 
 class Styles:
-    """The global BottleGAN of phase 1, and what maps colors to the styles of all labs."""
+    """The global BottleGAN of phase 1, and maps to the styles of all labs."""
 
     def __init__(self, model: ModelWeights) -> None:
-        """Take a model that knows all styles."""
+        """Use a model that holds all styles."""
         self.model = model
 
     @cached_property
     def restainers(self) -> list[Normalizer]:
-        """What brings images to each lab's style, through a table that may take 64 MB each."""
+        """One normalizer per lab, to restain images in its style. Each table may take 64 MB."""
         return [Normalizer.from_model(self.model, name) for name in self.model.document.styles]
 
 
@@ -69,7 +69,7 @@ _shared: WeakValueDictionary[str, Styles] = WeakValueDictionary()
 
 
 def read_styles(path: Path) -> Styles:
-    """Read the styles in a file; labs in one process, as in a simulation, share those of the same bytes, and tables."""
+    """Read the styles in a file. Labs in one process, as in a simulation, share them and their tables."""
     digest = hashlib.sha256(path.read_bytes()).hexdigest()
     if (styles := _shared.get(digest)) is None:
         styles = _shared[digest] = Styles(read_weights(path))
@@ -77,11 +77,11 @@ def read_styles(path: Path) -> Styles:
 
 
 Stain = Callable[[Phase2Config, Styles | None, str], Staining]
-"""Returns how a lab of a name handles stain, given the styles of phase 1, if there are any."""
+"""Returns the staining of a lab, given its name and the styles of phase 1, if any."""
 
 
 def stain_with(config: Phase2Config, styles: Styles | None, own: str) -> Staining:
-    """Return how a lab whose style is called `own` handles stain with the global BottleGAN, which knows all styles."""
+    """Return the staining of the lab whose style is `own`, with the global BottleGAN, which holds all styles."""
     if config.mode == "plain":
         return Staining()
     if styles is None:
@@ -92,16 +92,16 @@ def stain_with(config: Phase2Config, styles: Styles | None, own: str) -> Stainin
 
 
 def digest_map(normalizer: Normalizer) -> str:
-    """Return the SHA-256 of all that decides what a normalizer makes of an image."""
-    told = hashlib.sha256(f"{__version__} {normalizer.model.document.model}".encode())
+    """Return the SHA-256 of everything that determines a normalizer's output."""
+    digest = hashlib.sha256(f"{__version__} {normalizer.model.document.model}".encode())
     for name, array in sorted(normalizer.model.arrays.items()):
-        told.update(f" {name} {array.shape} ".encode())
-        told.update(array.tobytes())
-    return told.hexdigest()
+        digest.update(f" {name} {array.shape} ".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
 
 
 def restain_randomly(styles: Sequence[Normalizer], share: float) -> Vary:
-    """Return what brings a share of reference-stained crops to styles drawn anew for each."""
+    """Return a map that restains a share of reference-stained crops, each in a random style."""
 
     def vary(crops: Pixels, random: np.random.Generator) -> Pixels:
         output = crops.copy()

@@ -1,4 +1,4 @@
-"""Phase 1, a lab's half: what it uploads of its style."""
+"""Phase 1, a lab's side: the upload of its style."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from bottlegan.training.gan import train
 
 @dataclass(frozen=True)
 class Contribution:
-    """What a client uploads, and what it should know before it does."""
+    """What a client uploads, with the verdict on its images."""
 
     arrays: dict[str, Tensor]
     verdict: str
@@ -40,15 +40,15 @@ def contribute(
     """Return what a client uploads; the same arguments give the same bytes.
 
     Args:
-        images: Of the client, RGB levels (H, W, 3), unlabeled.
+        images: The client's uint8 images (H, W, 3), unlabeled.
         config: What to upload.
-        reference_set: RGB levels of the public images; only needed to train generators.
+        reference_set: The public images, uint8; only needed to train generators.
         prior: The network that codes are fitted to.
-        seed: Of all random choices.
-        kept: Folder for training, which goes on there if it was interrupted, and is there again if it was finished.
+        seed: Seed of all random choices.
+        kept: Folder for checkpoints, from which interrupted or finished training is resumed.
         progress: Where to report progress.
     """
-    # Generators have no verdict of their own, and the one on a code is about the images.
+    # The verdict is about the images, so it holds for generators, too.
     fitted = onboard(images, prior)
     verdict = fitted.diagnosis.verdict.value
     if config.method == "code":

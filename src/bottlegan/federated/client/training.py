@@ -1,4 +1,4 @@
-"""Phase 2, a lab's half: one round of training the network, and scoring it."""
+"""Phase 2, a lab's side: one round of training the network, and scoring it."""
 
 import math
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from bottlegan.training.task import labeled_loss, proximal_term, score
 
 @dataclass
 class Lab:
-    """What one client trains on and is scored on, and how it handles the stain of it."""
+    """One client's data for training and scoring, and how it handles their stain."""
 
     name: str
     labeled: Sequence[Labeled]
@@ -32,16 +32,16 @@ class Lab:
     staining: Staining = field(default_factory=Staining)
 
     def __post_init__(self) -> None:
-        """Normalize once what would else be normalized in every batch."""
+        """Normalize all images once, instead of in every batch."""
         prepare, present = self.staining.prepare, self.staining.present
-        self.labeled = [Labeled(prepare(each.image), each.truth) for each in self.labeled]
+        self.labeled = [Labeled(prepare(sample.image), sample.truth) for sample in self.labeled]
         self.unlabeled = [prepare(image) for image in self.unlabeled]
-        self.test = [Labeled(present(each.image), each.truth) for each in self.test]
+        self.test = [Labeled(present(sample.image), sample.truth) for sample in self.test]
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What comes of a lab's round."""
+    """The result of a lab's round."""
 
     weights: Weights
     loss: float
@@ -49,9 +49,9 @@ class Trained:
 
 
 def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: int, seed: int) -> Trained:
-    """Return the weights after a lab's steps of one round (numbered from 1), begun at the given ones.
+    """Train for one round (numbered from 1), starting from the given weights.
 
-    The optimizer is made anew, so that its state reaches neither another lab nor the next round.
+    Each round has a new optimizer, so that no state reaches another lab or the next round.
     """
     built = load_network(weights, config)
     network = built.network.train()
@@ -71,9 +71,9 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
 
 
 def train_message(lab: Lab, weights: Weights, config: Phase2Config, number: int, seed: int) -> Trained:
-    """Return what comes of all rounds that a lab trains for message `number`, one after the other."""
+    """Train all rounds of message `number`, one after the other."""
     count = config.local_rounds
-    # As if all of them were rounds of the federation: none draws as another does, and the learning rate falls on.
+    # Number them as rounds of the federation, so that each draws differently and the learning rate keeps falling.
     local = replace(config, rounds=config.rounds * count, local_rounds=1)
     losses = []
     for part in range(count):
@@ -86,25 +86,25 @@ def train_message(lab: Lab, weights: Weights, config: Phase2Config, number: int,
 def round_loss(
     lab: Lab, network: Built, config: Phase2Config, round_number: int, random: np.random.Generator
 ) -> Tensor:
-    """Return the loss of one step: of labeled crops, where there are any, and of FixMatch, if it has begun."""
+    """Return the loss of one step: on labeled crops, if there are any, and of FixMatch, once it has started."""
     vary, fixmatch = lab.staining.vary, config.fixmatch
     losses = []
     if lab.labeled:
         losses.append(labeled_loss(network, lab.labeled, config.training, vary, random))
     if lab.unlabeled and uses_unlabeled(config, round_number):
-        found = unlabeled_loss(network, lab.unlabeled, fixmatch, config.training, vary=vary, random=random)
-        losses.append(fixmatch.weight * found)
+        loss = unlabeled_loss(network, lab.unlabeled, fixmatch, config.training, vary=vary, random=random)
+        losses.append(fixmatch.weight * loss)
     if losses:
         return torch.stack(losses).sum()
     raise InputError(f"{lab.name} has nothing to train on; give it labels, or enable fixmatch")
 
 
 def learning_rate(config: Phase2Config, round_number: int) -> float:
-    """Return the learning rate of a round: from the full one down to zero along a cosine."""
+    """Return the learning rate of a round, which falls from the full rate to zero along a cosine."""
     passed = (round_number - 1) / config.rounds
     return config.training.learning_rate * (1 + math.cos(math.pi * passed)) / 2
 
 
 def score_lab(lab: Lab, weights: Weights, config: Phase2Config, temperature: float = 1.0) -> Tensor:
-    """Return the tally (`metrics.tally`) of the given weights on the lab's test images; nothing else leaves the lab."""
+    """Return the tally (`metrics.tally`) of these weights on the lab's test images; nothing else leaves the lab."""
     return score(load_network(weights, config), lab.test, config.task, temperature)

@@ -15,7 +15,7 @@ from bottlegan.core.errors import InputError
 
 YEARS = 3
 LOOPBACK = ("localhost", "127.0.0.1")
-"""Names under which the server's own machine reaches it: that of the operator's commands, and of nginx."""
+"""Names by which the operator's commands and nginx reach the server on its own machine."""
 USAGES = (
     "digital_signature",
     "content_commitment",
@@ -38,7 +38,7 @@ class Authority:
 
 
 def make_authority(host: str) -> Authority:
-    """Return a new certificate authority for one federation."""
+    """Make a certificate authority for one federation."""
     key = _make_key()
     name = _name(f"BottleGAN federation at {host}"[:64])
     builder = _begin(name, name, key.public_key())
@@ -48,7 +48,7 @@ def make_authority(host: str) -> Authority:
 
 
 def make_server(host: str, authority: Authority) -> Authority:
-    """Return a certificate for the server, valid for `host` and for its own machine, and its key."""
+    """Make a certificate for the server, valid for `host` and on its own machine, and its key."""
     key = _make_key()
     issuer = authority.certificate.subject
     public = authority.key.public_key()
@@ -62,10 +62,10 @@ def make_server(host: str, authority: Authority) -> Authority:
     return Authority(builder.sign(authority.key, hashes.SHA384()), key)
 
 
-def write_authority(found: Authority, certificate: Path, key: Path) -> None:
-    """Write a certificate, and its key, which only its owner may read."""
-    certificate.write_bytes(found.certificate.public_bytes(serialization.Encoding.PEM))
-    encoded = found.key.private_bytes(
+def write_authority(authority: Authority, certificate: Path, key: Path) -> None:
+    """Write a certificate, and its key, which only the owner can read."""
+    certificate.write_bytes(authority.certificate.public_bytes(serialization.Encoding.PEM))
+    encoded = authority.key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     write_secret(key, encoded)
@@ -74,25 +74,25 @@ def write_authority(found: Authority, certificate: Path, key: Path) -> None:
 def read_authority(certificate: Path, key: Path) -> Authority:
     """Return a certificate and its key, as `write_authority` wrote them."""
     try:
-        found = x509.load_pem_x509_certificate(certificate.read_bytes())
+        parsed = x509.load_pem_x509_certificate(certificate.read_bytes())
         secret = serialization.load_pem_private_key(key.read_bytes(), None)
     except ValueError:
-        raise InputError(f"{key}: is not the key of {certificate}, or one of them is damaged") from None
-    if not isinstance(secret, ec.EllipticCurvePrivateKey) or secret.public_key() != found.public_key():
-        raise InputError(f"{key}: is not the key of {certificate}")
-    return Authority(found, secret)
+        raise InputError(f"{key}: is not the key for {certificate}, or one of them is damaged") from None
+    if not isinstance(secret, ec.EllipticCurvePrivateKey) or secret.public_key() != parsed.public_key():
+        raise InputError(f"{key}: is not the key for {certificate}")
+    return Authority(parsed, secret)
 
 
 def read_host(certificate: Path) -> str:
-    """Return the host that a server's certificate is for."""
-    found = x509.load_pem_x509_certificate(certificate.read_bytes())
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    """Return the host of a server's certificate."""
+    server_certificate = x509.load_pem_x509_certificate(certificate.read_bytes())
+    names = server_certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     first = names[0].value
     return str(first)
 
 
 def write_node_key(private: Path, *public: Path) -> None:
-    """Write a new key of a lab's node, as `ssh-keygen -t ecdsa -b 384` would: Flower wants them in this format."""
+    """Write a new key for a lab's node, in the format of `ssh-keygen -t ecdsa -b 384`, which Flower needs."""
     key = _make_key()
     encoded = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()
@@ -104,7 +104,7 @@ def write_node_key(private: Path, *public: Path) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, at no moment anyone else."""
+    """Write a file that only its owner can read, from the first moment on."""
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(content)
 
@@ -114,7 +114,7 @@ def _make_key() -> ec.EllipticCurvePrivateKey:
 
 
 def _begin(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-    # From yesterday on, because a lab's clock may be behind.
+    # Valid from yesterday, because a lab's clock may be slow.
     start = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     builder = x509.CertificateBuilder(subject_name=subject, issuer_name=issuer, public_key=public)
     builder = builder.serial_number(x509.random_serial_number()).not_valid_before(start)

@@ -1,4 +1,4 @@
-"""All that a consortium needs to start: certificates, keys, commands, an app, and a page for each hospital's IT."""
+"""Everything that a consortium needs: certificates, keys, commands, an app, and a page for each hospital's IT."""
 
 import ipaddress
 import re
@@ -25,22 +25,22 @@ from bottlegan.imaging.files import MASK_ENDING
 from bottlegan.models.weights import read_weights
 
 UNSAFE = frozenset('"$\\;{}\n')
-"""Characters that mean something to nginx, even in quotes."""
+"""Characters that nginx interprets even inside quotes."""
 LABEL = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 
 
 def deploy(folder: Path, host: str, labs: Sequence[str], config: FederationConfig, prior: Path | None = None) -> None:
-    """Write what the server and each lab need to `folder`, which must be empty or not there yet.
+    """Write the files for the server and each lab to `folder`, which must be empty or not exist yet.
 
-    With a `prior`, labs are sent that one and fit their styles to it. Only the owner may read any of it.
+    With a `prior`, labs receive that one and fit their styles to it. Only the owner can read the files.
     """
     check_host(host)
     check_labs(labs)
     check_enough_labs(config, len(labs))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already and not empty; keys in it may be in use, choose another folder")
+        raise InputError(f"{folder}: exists and is not empty, and its keys may be in use; choose another folder")
     if prior is not None:
-        read_weights(prior)  # what is no model is refused now, and not by every lab
+        read_weights(prior)  # refuse an invalid model here, not in every lab
     if odd := UNSAFE & set(str(folder.resolve())):
         raise InputError(f"{folder}: a path with {' '.join(sorted(odd))!r} cannot be used; choose another folder")
     with keeping_private():
@@ -82,14 +82,14 @@ def _write(folder: Path, host: str, labs: Sequence[str], config: FederationConfi
 
 
 def write_app(folder: Path, config: FederationConfig, server: ServerConfig) -> None:
-    """Write the Flower app: settings, and the names of the apps in this package."""
+    """Write the Flower app: the settings, and references to the apps in this package."""
     make_folder(folder)
     write_text(folder / "pyproject.toml", tomli_w.dumps(describe_app(config, server)))
     write_text(folder / "README.md", (files("bottlegan.federated.deploy") / "templates" / "app.md").read_text("utf-8"))
 
 
 def describe_app(config: FederationConfig, server: ServerConfig) -> dict[str, Any]:
-    """Return the pyproject.toml of the Flower app; Flower flattens the tables of its configuration itself."""
+    """Return the content of the Flower app's pyproject.toml; Flower flattens the configuration's tables itself."""
     components = {
         "serverapp": "bottlegan.federated.flower.server_app:app",
         "clientapp": "bottlegan.federated.flower.client_app:app",
@@ -115,21 +115,21 @@ def describe_app(config: FederationConfig, server: ServerConfig) -> dict[str, An
 
 
 def check_host(host: str) -> None:
-    """Refuse what is neither an IP address nor a host's name."""
+    """Refuse a host that is neither an IP address nor a host name."""
     try:
-        # The scope of an IPv6 address, which comes after %, may be any text; and means something on one machine only.
+        # The scope of an IPv6 address, after %, may be any text, and is valid on one machine only.
         ipaddress.ip_address("no address" if "%" in host else host)
     except ValueError:
         if len(host) > 253 or not all(LABEL.fullmatch(part) for part in host.split(".")):
             raise InputError(
-                f"{host[:80]!r} is neither a host's name nor an IP address; give what labs will connect to, "
-                "without https:// and port"
+                f"{host[:80]!r} is neither a host name nor an IP address; give the address that labs connect to, "
+                "without https:// and without a port"
             ) from None
 
 
 def check_labs(labs: Sequence[str]) -> None:
-    """Refuse names that would not make a folder or a word of a command."""
+    """Refuse names that cannot be a folder or a word of a command."""
     for lab in labs:
         check_lab(lab)
     if len({lab.lower() for lab in labs}) < len(labs):
-        raise InputError("two labs have the same name; names must differ in more than case")
+        raise InputError("two labs have the same name; upper and lower case do not count")

@@ -1,4 +1,4 @@
-"""Keys of a federation that is there already: new ones instead of old ones, and none any more for a lab that leaves."""
+"""Keys of an existing federation: registers labs, replaces keys, and revokes those of labs that leave."""
 
 import os
 import secrets
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
 
 AUDIT, TOKEN = "audit.jsonl", "operator.token"
 PORT = 9092
-"""Where the SuperLink listens on its own machine's loopback."""
+"""Port of the SuperLink on the loopback of its own machine."""
 
 
 def find_server(folder: Path) -> Path:
-    """Return the server's half of what `deploy init` has written to `folder`."""
+    """Return the server's folder below `folder`, which `deploy init` has written."""
     if not (folder / "server" / "ca.crt").is_file():
-        raise MissingError(f"{folder}: is not what `bottlegan deploy init` has written; give that folder")
+        raise MissingError(f"{folder}: was not written by `bottlegan deploy init`; give the folder that was")
     return folder / "server"
 
 
 def call_operator(server: Path) -> "Operator":
-    """Return the operator of the SuperLink that runs on this machine."""
+    """Connect to the SuperLink on this machine as its operator."""
     from bottlegan.federated.flower.operator import Operator  # noqa: PLC0415 - brings all of Flower's command line
 
     port = os.environ.get("SUPERLINK_PORT", str(PORT))
@@ -41,13 +41,13 @@ def call_operator(server: Path) -> "Operator":
 
 
 def write_token(server: Path) -> None:
-    """Write a new token for the operator."""
+    """Write a new operator's token."""
     with replacing(server / TOKEN, private=True) as temporary:
         temporary.write_text(f"{secrets.token_urlsafe(32)}\n", encoding="utf-8")
 
 
 def register(server: Path, labs: list[str], operator: "Operator") -> dict[str, bool]:
-    """Let labs connect with the keys in `server`/keys; return which of them are new."""
+    """Register labs with their keys in `server`/keys; return which of them are new."""
     for lab in labs:
         check_lab(lab)
         if not _key(server, lab).is_file():
@@ -60,29 +60,29 @@ def register(server: Path, labs: list[str], operator: "Operator") -> dict[str, b
 
 
 def revoke(server: Path, lab: str, operator: "Operator") -> int:
-    """Let a lab connect no more, and put its public key aside; return how many nodes of it could."""
+    """Unregister a lab, and put its public key aside; return the number of its nodes that were registered."""
     check_lab(lab)
-    found = operator.unregister(lab)
-    if not found and not _key(server, lab).is_file():
+    count = operator.unregister(lab)
+    if not count and not _key(server, lab).is_file():
         raise InputError(f"{server}: knows no lab called {lab}; check the name")
     with keeping_private():
         if _key(server, lab).is_file():
             make_folder(server / "keys" / "revoked")
             _key(server, lab).replace(server / "keys" / "revoked" / f"{lab}.{secrets.token_hex(4)}.pub")
-        record(server, "revoked", lab=lab, nodes=found)
-    return found
+        record(server, "revoked", lab=lab, nodes=count)
+    return count
 
 
 def rotate_lab(folder: Path, lab: str, operator: "Operator", public_key: Path | None = None) -> None:
-    """Replace a lab's key: by one whose public half it has sent, or by a new one in its folder."""
+    """Replace a lab's key by a public key that the lab has sent, or by a new key pair in its folder."""
     server = find_server(folder)
     content = None
     if public_key is not None:
         if not public_key.is_file():
-            raise MissingError(f"{public_key}: there is no such file; give the public key that the lab has sent")
+            raise MissingError(f"{public_key}: there is no such file; give the public key that the lab sent you")
         content = public_key.read_bytes()
     elif not (folder / "labs" / lab).is_dir():
-        raise InputError(f"{folder}: has no folder of {lab} to put a new key into; let it send a public one: --key")
+        raise InputError(f"{folder}: has no folder for a new key of {lab}; give a public key from the lab with --key")
     revoke(server, lab, operator)
     with keeping_private():
         if content is not None:
@@ -96,10 +96,10 @@ def rotate_lab(folder: Path, lab: str, operator: "Operator", public_key: Path | 
 
 
 def rotate_server(folder: Path) -> None:
-    """Replace the server's key and certificate; labs need nothing new, for the same authority signs it."""
+    """Replace the server's key and certificate. Labs need nothing new, because the same authority signs it."""
     server = find_server(folder)
     if not (server / "ca.key").is_file():
-        raise MissingError(f"{server / 'ca.key'}: is needed to sign a certificate; bring it back for this")
+        raise MissingError(f"{server / 'ca.key'}: is missing, but needed to sign a certificate; put it back first")
     authority = read_authority(server / "ca.crt", server / "ca.key")
     with keeping_private():
         new = make_server(read_host(server / "server.crt"), authority)
@@ -110,7 +110,7 @@ def rotate_server(folder: Path) -> None:
 
 
 def rotate_operator(folder: Path) -> None:
-    """Replace the operator's token; the SuperLink must be started anew to know it."""
+    """Replace the operator's token. The SuperLink must be restarted to use it."""
     server = find_server(folder)
     with keeping_private():
         write_token(server)
@@ -118,7 +118,7 @@ def rotate_operator(folder: Path) -> None:
 
 
 def record(server: Path, kind: str, **fields: Json) -> None:
-    """Append to the server's log of keys."""
+    """Append an event to the server's log of keys."""
     with keeping_private(), EventLog(server / AUDIT) as log:
         log.event(kind, **fields)
 

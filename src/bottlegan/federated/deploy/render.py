@@ -1,4 +1,4 @@
-"""Commands, settings and pages from templates."""
+"""Renders commands, settings and pages from templates."""
 
 from pathlib import Path
 from typing import Any
@@ -9,8 +9,8 @@ from bottlegan.core.files import write_text
 
 
 def render(template: str, path: Path, values: dict[str, Any]) -> None:
-    """Write a template with its values to `path`; a script can be run."""
-    # Commands and pages in Markdown: HTML's escapes would spoil them, and all values have been checked.
+    """Render a template with values to `path`; a script is made executable."""
+    # No HTML escapes, because these are scripts and Markdown. All values have been checked.
     environment = Environment(  # noqa: S701
         loader=PackageLoader("bottlegan.federated.deploy"), undefined=StrictUndefined, keep_trailing_newline=True
     )

@@ -1,7 +1,7 @@
-"""The client as a Flower app: finds the lab's own configuration, and lets `federated.client` answer.
+"""The client as a Flower app: finds the lab's configuration, and lets `federated.client` answer.
 
-A node says where its configuration is (`--node-config "lab='/path/lab.toml'"`). In a simulation nodes have no
-configuration but a number, and take the lab of that number.
+A node names its configuration (`--node-config "lab='/path/lab.toml'"`). In a simulation, nodes have only a number, and
+stand for the lab with that number.
 """
 
 import logging
@@ -33,11 +33,11 @@ log = logging.getLogger(__name__)
 
 
 def build_client_app(labs: Sequence[Path] = ()) -> ClientApp:
-    """Return the app; `labs` are the configurations of a simulation's nodes, in the order of their partitions."""
+    """Build the app; `labs` are the configurations of a simulation's nodes, in the order of their partitions."""
     app = ClientApp()
     folders = tuple(labs)
 
-    # One registration for each kind, because Flower routes a message by its type.
+    # One registration per kind, because Flower routes a message by its type.
     for kind in KINDS:
 
         @app.train(kind)
@@ -53,19 +53,19 @@ def build_client_app(labs: Sequence[Path] = ()) -> ClientApp:
 
 
 def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path]) -> Message:
-    """Return the client's reply, or why there is none, in words that tell nothing of its files."""
+    """Return the client's reply, or the reason why there is none, which reveals nothing about its files."""
     try:
         request = unpack_request(kind, message.content)
         client = open_cached(find_lab(context, labs))
         reply = client.answer(request)
         records = pack_reply(reply, Stamp(client.name, digest_request(request)))
     except FederationError as error:
-        # The client has said in its own log what is wrong.
+        # The client has logged what is wrong.
         records = pack_failure(str(error))
     except InputError as error:
         log.error("%s: %s", kind, " ".join(str(error).split()))
         records = pack_failure(explain(error))
-    # Flower would send whatever an exception says to the server, and that may name a patient's file.
+    # Flower would send an exception's text to the server, and that may name a patient's file.
     except Exception as error:
         log.exception("a request (%s) of the server could not be answered", message_type(kind))
         records = pack_failure(explain(error))
@@ -73,7 +73,7 @@ def answer(kind: Kind, message: Message, context: Context, labs: Sequence[Path])
 
 
 def explain(error: Exception) -> str:
-    """Return what the server may know of an error; its own words, which may name files, stay in the client's log."""
+    """Return what the server may know about an error; the full text, which may name files, stays in the lab's log."""
     match error:
         case MissingError():
             what = "a file or folder that its configuration names is missing"
@@ -83,11 +83,11 @@ def explain(error: Exception) -> str:
             what = "its data, or what it was asked for, cannot be used"
         case _:
             what = f"it ended with {type(error).__name__}"
-    return f"{what}; the client's own log says more"
+    return f"{what}; see the client's own log"
 
 
 def find_lab(context: Context, labs: Sequence[Path]) -> Path:
-    """Return the configuration of the lab that this node is: named by the node, or counted in a simulation."""
+    """Return the configuration of this node's lab: named by the node, or found by its number in a simulation."""
     named = context.node_config.get(LAB)
     if isinstance(named, str) and named:
         return Path(named)
@@ -102,7 +102,7 @@ def find_lab(context: Context, labs: Sequence[Path]) -> Path:
 
 @lru_cache(maxsize=CACHED)
 def open_cached(path: Path) -> Client:
-    """Return the client of a lab, opened once in this process: a simulation's workers serve many requests."""
+    """Return the client of a lab, opened once per process, because a simulation's workers serve many requests."""
     return open_client(path)
 
 

@@ -1,4 +1,4 @@
-"""Requests and replies as Flower's records and back: the only file that knows what a record is called.
+"""Converts requests and replies to Flower's records and back; the only file that knows the records' names.
 
 | record | type | in |
 | --- | --- | --- |
@@ -6,10 +6,10 @@
 | `settings` | ConfigRecord: texts, numbers and switches by name | every request |
 | `numbers` | MetricRecord: numbers by name | every reply |
 | `stamp` | ConfigRecord: `client`, and `request`, the digest of what it answers | every reply |
-| `failure` | ConfigRecord with one text, `reason` | a reply of a client that could not do what it was asked for |
+| `failure` | ConfigRecord with one text, `reason` | a reply of a client that could not do what it was asked to |
 
-What arrives is hostile until it has been taken apart here: other records, other types, endless names and arrays that
-are not plain numbers are an `InputError` (a request) or an `Absence` (a reply), and nothing is ever unpickled.
+Whatever arrives is hostile until it has been parsed here. Other records, other types, endless names and arrays that are
+not plain numbers become an `InputError` (a request) or an `Absence` (a reply). Nothing is ever unpickled.
 """
 
 import math
@@ -25,23 +25,23 @@ from torch import Tensor
 
 from bottlegan.core.errors import InputError
 from bottlegan.federated.protocol.exchange import Absence, Kind, Reply, Request, Scalar, Stamp
-from bottlegan.federated.protocol.validation import printable
+from bottlegan.federated.protocol.validation import LONGEST_TEXT, check_names, printable
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 ARRAYS, SETTINGS, NUMBERS, FAILURE, STAMP = "arrays", "settings", "numbers", "failure", "stamp"
-"""Records."""
+"""Names of records."""
 REASON, CLIENT, REQUEST, PARTITION = "reason", "client", "request", "partition-id"
-"""What they hold under a name of ours."""
+"""Names of entries in records."""
 PARTITION_TYPE = "query.partition"
 NUMPY = "numpy.ndarray"
 DTYPES = tuple(np.dtype(name) for name in ("<f4", "<f8", "|u1", "<i4", "<i8", "|b1"))
-MOST_NAMES, MOST_DIMENSIONS, LONGEST_NAME, LONGEST_TEXT = 10_000, 8, 300, 1_000_000
+MOST_DIMENSIONS = 8
 
 Record = TypeVar("Record")
 
 
 def message_type(kind: Kind) -> str:
-    """Return the type of message that carries a request: Flower wants one of its categories before the dot."""
+    """Return the message type of a request: Flower needs one of its categories before the dot."""
     return f"train.{kind}"
 
 
@@ -51,10 +51,10 @@ def pack_request(request: Request) -> RecordDict:
 
 
 def unpack_request(kind: Kind, records: RecordDict) -> Request:
-    """Return the request in records, or raise `InputError` if they hold anything else."""
+    """Parse the request in records, or raise `InputError` if they hold anything else."""
     _check_keys(records, {ARRAYS, SETTINGS})
     settings = _get(records, SETTINGS, ConfigRecord)
-    _check_names(settings)
+    check_names(settings)
     for name, value in settings.items():
         if not isinstance(value, Scalar) or (isinstance(value, str) and len(value) > LONGEST_TEXT):
             raise InputError(f"setting {name} is a {type(value).__name__} or too long, not a text, number or switch")
@@ -69,28 +69,28 @@ def pack_reply(reply: Reply, stamp: Stamp) -> RecordDict:
 
 
 def pack_failure(reason: str) -> RecordDict:
-    """Return as records why a client could not do what it was asked for; `reason` must not tell of its files."""
+    """Return a client's failure as records; `reason` must reveal nothing about its files."""
     return RecordDict({FAILURE: ConfigRecord({REASON: reason})})
 
 
 def unpack_reply(records: RecordDict, stamp: Stamp) -> Reply | Absence:
-    """Return the reply in records, which must have this stamp; what is not one becomes an absence that says why."""
+    """Parse the reply in records, which must have this stamp; anything else becomes an absence with the reason."""
     try:
         if FAILURE in records:
             return Absence(printable(str(_get(records, FAILURE, ConfigRecord).get(REASON, "no reason given"))))
         return _unpack_reply(records, stamp)
-    # A client can put anything into a record; whatever goes wrong with it costs that client's reply and no more.
+    # A client can put anything into a record, so any error costs that client's reply and nothing else.
     except Exception as error:
         return Absence(f"its reply cannot be used: {printable(str(error))}")
 
 
 def pack_partition(partition: int) -> RecordDict:
-    """Return which of a simulation's partitions a node holds as records."""
+    """Return a node's partition in a simulation as records."""
     return RecordDict({NUMBERS: MetricRecord({PARTITION: partition})})
 
 
 def unpack_partition(records: RecordDict) -> int | None:
-    """Return which of a simulation's partitions a node holds, or None if it does not say."""
+    """Parse a node's partition in a simulation; None if it does not say."""
     record = records.get(NUMBERS)
     number = record.get(PARTITION) if isinstance(record, MetricRecord) else None
     return number if isinstance(number, int) and number >= 0 else None
@@ -98,13 +98,13 @@ def unpack_partition(records: RecordDict) -> int | None:
 
 def _unpack_reply(records: RecordDict, stamp: Stamp) -> Reply:
     _check_keys(records, {ARRAYS, NUMBERS, STAMP})
-    said = _get(records, STAMP, ConfigRecord)
-    if said.get(CLIENT) != stamp.client:
-        raise InputError(f"it is of {str(said.get(CLIENT))[:80]}, not of {stamp.client}")
-    if said.get(REQUEST) != stamp.request:
-        raise InputError("it answers another request, such as that of an earlier round")
+    record = _get(records, STAMP, ConfigRecord)
+    if record.get(CLIENT) != stamp.client:
+        raise InputError(f"it is from {str(record.get(CLIENT))[:80]}, not from {stamp.client}")
+    if record.get(REQUEST) != stamp.request:
+        raise InputError("it answers another request, such as one of an earlier round")
     numbers = _get(records, NUMBERS, MetricRecord)
-    _check_names(numbers)
+    check_names(numbers)
     for name, value in numbers.items():
         if not isinstance(value, int | float):
             raise InputError(f"number {name} is a {type(value).__name__}")
@@ -124,28 +124,20 @@ def _get(records: RecordDict, name: str, cls: type[Record]) -> Record:
     return record
 
 
-def _check_names(record: Mapping[str, object]) -> None:
-    if len(record) > MOST_NAMES:
-        raise InputError(f"a record holds {len(record)} names, at most {MOST_NAMES} are allowed")
-    for name in record:
-        if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
-            raise InputError(f"a name in a record is empty, not printable or longer than {LONGEST_NAME}: {name[:40]!r}")
-
-
 def _pack_arrays(arrays: Mapping[str, Tensor]) -> ArrayRecord:
-    # contiguous() because Flower would write a transposed array in Fortran's order, and reading accepts only C's.
+    # contiguous(), because Flower would write a transposed array in Fortran order, and reading accepts only C order.
     return ArrayRecord({name: Array(tensor.detach().cpu().contiguous().numpy()) for name, tensor in arrays.items()})
 
 
 def _unpack_arrays(record: ArrayRecord) -> dict[str, Tensor]:
-    _check_names(record)
+    check_names(record)
     return {name: _unpack_array(name, array) for name, array in record.items()}
 
 
 def _unpack_array(name: str, array: Array) -> Tensor:
-    """Return an array as a tensor, without trusting a word of what it says about itself.
+    """Parse an array as a tensor, without trusting its header.
 
-    numpy.load would allocate whatever size a header claims before it finds that the data are shorter.
+    numpy.load would allocate whatever size a header claims before noticing that the data are shorter.
     """
     if array.stype != NUMPY:
         raise InputError(f"array {name} is not a {NUMPY}")

@@ -1,7 +1,7 @@
-"""A lab's node: Flower's SuperNode, which idles less between two messages.
+"""A lab's node: Flower's SuperNode with shorter pauses between messages.
 
-After every reply, Flower's node finds nothing new, because the server has only just got it, and sleeps for three
-seconds. That was nearly half of what a message took. Flower has no setting for it.
+After every reply, Flower's node finds no new message, because the server has only just received the reply, and sleeps
+for three seconds. That was nearly half the time per message. Flower has no setting for it.
 """
 
 import sys
@@ -12,19 +12,19 @@ from types import SimpleNamespace
 from typing import Any
 
 WAITS: Mapping[float, float] = {3: 1.0, 0.5: 0.1}
-"""Seconds that Flower sleeps, and that we do: until it asks the server again, and until it looks for its own reply."""
+"""Flower's pauses in seconds and ours: before it asks the server again, and before it looks for its own reply."""
 
 
 def run_supernode(words: Sequence[str]) -> None:
-    """Be Flower's `flower-supernode` with these arguments."""
+    """Run Flower's `flower-supernode` with these arguments."""
     loop: Any = import_module("flwr.supernode.start_client_internal")
     loop.time = SimpleNamespace(sleep=sleep)
     sys.argv = ["flower-supernode", *words]
-    # By its name: what its package calls so is the function in it.
+    # By name, because the package exports a function under the module's name.
     command: Any = import_module("flwr.supernode.cli.flower_supernode")
     command.flower_supernode()
 
 
 def sleep(seconds: float) -> None:
-    """Sleep as long as Flower wants to, or less."""
+    """Sleep as long as Flower asks for, or less."""
     time.sleep(WAITS.get(seconds, seconds))

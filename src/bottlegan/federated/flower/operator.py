@@ -1,8 +1,8 @@
-"""The operator of a federation: the only one who may start runs, and say which labs may connect.
+"""The operator of a federation, who alone may start runs and decide which labs may connect.
 
-Flower's SuperLink has no accounts, and takes such orders from whoever reaches its port. Ours wants a token, which is in
-a file of the server that nobody else can read. Labs prove who they are with their node's key, which opens nothing here.
-Flower's own places for this are the two functions that are replaced.
+Flower's SuperLink has no accounts and takes orders from anyone who reaches its port. Ours demands a token from a file
+that only the server's owner can read. Labs identify themselves with their node's key, which gives no rights here. The
+two functions that are replaced are Flower's own hooks for authentication.
 """
 
 import hmac
@@ -31,33 +31,33 @@ GONE = "unregistered"
 def read_token(path: Path) -> str:
     """Return the operator's token."""
     if not path.is_file():
-        raise MissingError(f"{path}: there is no operator's token; bottlegan deploy rotate --operator makes one")
+        raise MissingError(f"{path}: there is no operator's token; make one with: bottlegan deploy rotate --operator")
     token = path.read_text(encoding="utf-8").strip()
     if len(token) < 32:
-        raise InputError(f"{path}: is too short for a token; bottlegan deploy rotate --operator makes one")
+        raise InputError(f"{path}: is too short for a token; make a new one with: bottlegan deploy rotate --operator")
     return token
 
 
 class AskForToken(NoOpControlAuthnPlugin):
-    """Lets nobody give orders to the SuperLink who has not got the token."""
+    """Rejects orders to the SuperLink without the token."""
 
     def __init__(self, token: str) -> None:
-        """Take the token."""
+        """Accept only this token."""
         self.token = token.encode()
 
     def validate_tokens_in_metadata(self, metadata: Metadata) -> tuple[bool, AccountInfo | None]:
-        """Return whether the token is there, and whose account that is."""
-        given = dict(metadata).get(ACCESS_TOKEN_KEY, "")
-        if not hmac.compare_digest(given.encode() if isinstance(given, str) else given, self.token):
+        """Return whether the metadata hold the token, and the account."""
+        token = dict(metadata).get(ACCESS_TOKEN_KEY, "")
+        if not hmac.compare_digest(token.encode() if isinstance(token, str) else token, self.token):
             return False, None
         return super().validate_tokens_in_metadata(metadata)
 
 
 class ShowToken(NoOpCliAuthPlugin):
-    """Shows the token with every order."""
+    """Sends the token with every order."""
 
     def __init__(self, token: str) -> None:
-        """Take the token."""
+        """Send this token."""
         self.token = token
 
     def write_tokens_to_metadata(self, metadata: Metadata) -> Metadata:
@@ -66,16 +66,16 @@ class ShowToken(NoOpCliAuthPlugin):
 
 
 def run_superlink(token: Path, words: Sequence[str]) -> None:
-    """Be Flower's `flower-superlink` with these arguments, but take orders only from who has the token."""
+    """Run Flower's `flower-superlink` with these arguments, but accept orders only with the token."""
     plugin = AskForToken(read_token(token))
-    # By its name: what its package calls so is the function in it.
+    # By name, because the package exports a function under the module's name.
     module: Any = import_module("flwr.superlink.cli.flower_superlink")
     module.load_control_authn_plugin = lambda: plugin
     _run(module.flower_superlink, "flower-superlink", words)
 
 
 def run_flwr(token: Path, words: Sequence[str]) -> None:
-    """Be Flower's `flwr` with these arguments, with the token."""
+    """Run Flower's `flwr` with these arguments, and send the token."""
     from flwr.cli.app import app  # noqa: PLC0415 - nothing else needs all of its commands
 
     plugin = ShowToken(read_token(token))
@@ -85,7 +85,7 @@ def run_flwr(token: Path, words: Sequence[str]) -> None:
 
 @dataclass(frozen=True)
 class Node:
-    """A lab's node as the SuperLink knows it."""
+    """A registered node."""
 
     number: int
     name: str
@@ -93,10 +93,10 @@ class Node:
 
 
 class Operator:
-    """Says which labs may connect."""
+    """Decides which labs may connect."""
 
     def __init__(self, address: str, authority: Path, token: Path) -> None:
-        """Reach the SuperLink at `address`, whose certificate `authority` has signed."""
+        """Connect to the SuperLink at `address`, whose certificate is signed by `authority`."""
         connection = SuperLinkConnection(
             name="consortium", address=address, root_certificates=str(authority.resolve()), insecure=False
         )
@@ -105,13 +105,13 @@ class Operator:
 
     def nodes(self) -> list[Node]:
         """Return all nodes that may connect."""
-        found = self._call("ListNodes", ListNodesRequest()).nodes_info
-        return [Node(each.node_id, each.name, each.public_key) for each in found if each.status != GONE]
+        nodes = self._call("ListNodes", ListNodesRequest()).nodes_info
+        return [Node(node.node_id, node.name, node.public_key) for node in nodes if node.status != GONE]
 
     def register(self, name: str, public_key: Path) -> bool:
-        """Let a node with this key connect, under this name; return False if it could already.
+        """Let a node with this key connect under this name; return False if it was registered already.
 
-        A second key under the same name is refused: nobody could tell which of them is the lab.
+        A second key under the same name is refused, because nobody could tell which one is the lab.
         """
         key = try_load_public_key(public_key)
         for node in self.nodes():
@@ -125,20 +125,20 @@ class Operator:
         return True
 
     def unregister(self, name: str) -> int:
-        """Let no node of this name connect any more; return how many could."""
-        found = [node for node in self.nodes() if node.name == name]
-        for node in found:
+        """Unregister all nodes with this name; return their number."""
+        nodes = [node for node in self.nodes() if node.name == name]
+        for node in nodes:
             self._call("UnregisterNode", UnregisterNodeRequest(node_id=node.number))
-        return len(found)
+        return len(nodes)
 
     def _call(self, method: str, request: Any) -> Any:
         try:
             return getattr(self._client, method)(request)
-        # Whatever goes wrong between here and there, Flower has many names for it.
+        # Flower raises many kinds of errors when a call fails.
         except Exception as error:
             raise FederationError(
                 f"the SuperLink at {self._address} did not do {method} ({type(error).__name__}: {error}); "
-                "start server/superlink.sh first, and see that operator.token is that of this server"
+                "start server/superlink.sh first, and check that operator.token belongs to this server"
             ) from None
 
 

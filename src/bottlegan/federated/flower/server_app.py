@@ -1,6 +1,6 @@
-"""The server as a Flower app: reaches the clients through Flower's grid, and runs the federation over that.
+"""The server as a Flower app: reaches the clients through Flower's grid, and runs the federation.
 
-Its run configuration is a `FederationConfig`, flat, beside the keys of `ServerConfig` with `server.` before them.
+Its run configuration is a flattened `FederationConfig`, and a `ServerConfig` whose keys start with `server.`.
 """
 
 import logging
@@ -26,7 +26,7 @@ from bottlegan.models.weights import read_weights
 
 PREFIX = "server."
 BAD_INPUT = "bad input: "
-"""What the error of a run begins with that cannot be mended but by its input; `server/run.sh` looks for it."""
+"""Begins the error of a run that only another input can fix; `server/run.sh` looks for it."""
 log = logging.getLogger(__name__)
 
 
@@ -68,19 +68,19 @@ def main(grid: Grid, context: Context) -> None:
         labs = find_labs(Path(server.labs)) if server.labs else {}
         serve(FlowerExchange(grid, list(labs)), values, server)
     except InputError as error:
-        # Of an error, Flower tells the operator the text only.
+        # Flower shows the operator only the text of an error.
         raise type(error)(f"{BAD_INPUT}{error}") from error
 
 
 def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: ServerConfig) -> None:
-    """Wait for the clients, then run the federation, or go on with it."""
+    """Wait for the clients, then run or resume the federation."""
     folder = Path(server.folder)
     if holds_run(folder) and not server.resume:
-        raise InputError(f"{folder}: holds a run already; set server.resume=true to go on, or choose another folder")
+        raise InputError(f"{folder}: holds a run; set server.resume=true to resume it, or choose another folder")
     with keeping_private(), logging_to(folder):
         config, reference_set, prior = prepare(values, server)
-        found = exchange.wait(server.clients, server.wait)
-    log.info("%d clients are connected: %s", len(found), ", ".join(found))
+        clients = exchange.wait(server.clients, server.wait)
+    log.info("%d clients are connected: %s", len(clients), ", ".join(clients))
     run_federation(exchange, config, folder, reference_set=reference_set, prior=prior)
     log.info("The federation is done; its results, and its log %s, are in %s", LOG, folder)
 
@@ -88,7 +88,7 @@ def serve(exchange: FlowerExchange, values: Mapping[str, Scalar], server: Server
 def prepare(
     values: Mapping[str, Scalar], server: ServerConfig
 ) -> tuple[FederationConfig, list[Pixels] | None, Path | None]:
-    """Return configuration, reference set and prior; what cannot be used is told before anybody is waited for."""
+    """Return configuration, reference set and prior, or refuse them before waiting for any client."""
     config = unflatten(values)
     if config.rounds.least > server.clients:
         raise ConfigError(

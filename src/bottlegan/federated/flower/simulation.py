@@ -1,4 +1,4 @@
-"""A federation on one machine in Flower's simulation engine: the apps of a deployment, in several worker processes."""
+"""A federation in Flower's simulation engine: the apps of a deployment, in worker processes on one machine."""
 
 import logging
 import os
@@ -25,13 +25,13 @@ from bottlegan.imaging.files import Pixels
 SIMULATION_POLL_SECONDS = 0.02
 START_SECONDS = 300.0
 IN_FLIGHT = 8
-"""Messages for each worker that are on their way at once: enough to keep it busy, and few enough for any memory."""
+"""Messages per worker on their way at once: enough to keep it busy, few enough to fit into memory."""
 STORE_BYTES = 256_000_000
 ENVIRONMENT = {
-    "OMP_NUM_THREADS": "1",  # a worker for each core: threads inside torch would only fight over them
-    "RAY_max_direct_call_object_size": "16000000",  # bytes; through Ray's shared memory, small ones take twice the time
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future behavior, of which it else warns
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # Ray listens on loopback only, as it always does on these systems
+    "OMP_NUM_THREADS": "1",  # one worker per core; more threads would only compete
+    "RAY_max_direct_call_object_size": "16000000",  # bytes; smaller messages take twice the time in shared memory
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # Ray's future behavior; avoids a warning
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # makes Ray listen on loopback only
 }
 
 
@@ -45,15 +45,15 @@ def run(
     progress: Progress | None = None,
     workers: int | None = None,
 ) -> State:
-    """Run a federation of labs, each at its lab.toml, with as many worker processes as there are cores.
+    """Run a federation of labs, each given by its lab.toml, with one worker process per core.
 
-    Raises what `run_federation` raises. When it returns, no process of the simulation is left.
+    Raises the errors of `run_federation`. Leaves no process of the simulation behind.
     """
     states: list[State] = []
     cores = workers or min(len(labs), len(os.sched_getaffinity(0)))
     server = ServerApp()
 
-    # `run_simulation` gives its apps no configuration; they are made here, around it, instead.
+    # The apps are built here as closures, because `run_simulation` gives them no configuration.
     @server.main()
     def main(grid: Grid, context: Context) -> None:
         exchange = FlowerExchange(grid, list(labs), SIMULATION_POLL_SECONDS, IN_FLIGHT * cores)
@@ -78,16 +78,16 @@ def run(
 
 @cache
 def make_token() -> dict[str, str]:
-    """Return a token that this process's workers need to reach Ray, so that other users of the machine cannot.
+    """Return the environment with a token for Ray, which keeps other users of the machine out.
 
-    Ray reads it once, when it is imported. A process that has used Ray before, without a token, goes on without one.
+    Ray reads it once, on import. A process that has used Ray without a token continues without one.
     """
     return {} if "ray" in sys.modules else {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Set what the workers inherit, silence Flower's own chatter, and put everything back."""
+    """Set the workers' environment and silence Flower's log; restore both afterwards."""
     before, logger = dict(os.environ), logging.getLogger("flwr")
     level = logger.level
     os.environ.update(ENVIRONMENT | make_token())

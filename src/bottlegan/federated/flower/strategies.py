@@ -1,7 +1,9 @@
-"""How the server makes new global weights of a round's replies: Flower's strategies, with a state that can be saved.
+"""Aggregation: Flower's strategies turn a round's replies into new global weights, with a state that can be saved.
 
-First the middle of the replies is found: their mean, their trimmed mean or their median. Then the server's optimizer,
-such as momentum, takes it for the only reply. So any robust rule goes with any optimizer.
+First the replies are combined into their middle: the mean, the trimmed mean or the median. Then the server's optimizer
+treats the middle as the only reply. So any robust rule works with any optimizer.
+
+To add a strategy, name it in `StrategyName` in `server/config.py`, and build it in `Aggregator`.
 """
 
 import logging
@@ -22,12 +24,12 @@ from bottlegan.models.networks import Weights
 Floats = NDArray[np.float32]
 EXAMPLES, ALL = "num-examples", "all"
 TRIMMED = 0.25
-"""Share of the clients that the trimmed mean leaves out on either side, number by number: so many may lie."""
+"""Share of clients that the trimmed mean leaves out at either end, number by number; so many may lie."""
 
 
 @dataclass(frozen=True)
 class _Received:
-    """What Flower's strategies look at in a reply, without the envelope that only a running federation can make."""
+    """The part of a reply that Flower's strategies read, without the envelope of a running federation."""
 
     content: RecordDict
 
@@ -36,16 +38,16 @@ class _Received:
 
 
 class Aggregator:
-    """Flower's strategies, fed with validated replies only: one finds the middle of the replies, one goes there."""
+    """Two of Flower's strategies: one finds the middle of validated replies, one is the server's optimizer."""
 
     def __init__(self, config: StrategyConfig, averaged: frozenset[str] = frozenset()) -> None:
-        """Build the strategies; `averaged` are tensors that no gradient changes, for which only the middle will do.
+        """Build the strategies; `averaged` names tensors that take the middle without the server's optimizer.
 
-        Such are the statistics of batch norm: a server's momentum would drive variances below zero.
+        These are the statistics of batch norm, which no gradient changes: momentum could make variances negative.
         """
         self.config, self.averaged = config, averaged
         self._form: Weights = {}
-        """Tensors of the names and shapes that the server optimizer's state is of."""
+        """Tensors with the names and shapes of the server optimizer's state."""
         match config.robust:
             case "none":
                 self.middle: Any = FedAvg()
@@ -57,7 +59,7 @@ class Aggregator:
             case "fedavg":
                 self.strategy: Any = FedAvg()
             case "fedprox":
-                # Its proximal term belongs to the clients; what is left at the server is an average.
+                # The proximal term is the clients' part; the server only averages.
                 self.strategy = FedProx(proximal_mu=1.0)
             case "fedavgm":
                 self.strategy = FedAvgM(server_momentum=config.momentum, server_learning_rate=config.learning_rate)
@@ -67,33 +69,33 @@ class Aggregator:
     def aggregate(
         self, round_number: int, start: Weights, replies: Mapping[str, Weights], shares: Mapping[str, float]
     ) -> Weights:
-        """Return new global weights, of the names, shapes and types of `start`.
+        """Return new global weights with the names, shapes and types of `start`.
 
         Args:
-            round_number: Of this round, from 1.
-            start: The weights that clients began with.
-            replies: Those that they ended with.
-            shares: What each weighs in a mean; the trimmed mean and the median count everybody once.
+            round_number: The number of this round, from 1.
+            start: The weights at the start of the round.
+            replies: Each client's weights at the end.
+            shares: Each client's weight in the mean; the trimmed mean and the median count all alike.
         """
-        # In one order, because sums of floats depend on it.
+        # In a fixed order, because sums of floats depend on it.
         rows = {name: _join(replies[name], start) for name in sorted(replies)}
         middle = _split(_run(self.middle, round_number, rows, shares), start)
         learned = {key: tensor for key, tensor in start.items() if key not in self.averaged}
         self._begin_at(_join(learned, learned))
         self._form = learned
         moved = _run(self.strategy, round_number, {ALL: _join(middle, learned)}, {ALL: 1.0})
-        found = {**middle, **_split(moved, learned)}
-        return {key: found[key] for key in start}
+        weights = {**middle, **_split(moved, learned)}
+        return {key: weights[key] for key in start}
 
     def _begin_at(self, start: Floats) -> None:
-        """Tell the strategy what its clients began with, as `configure_train` would."""
+        """Give the strategy the weights at the start of the round, as `configure_train` would."""
         if isinstance(self.strategy, FedAvgM):
             self.strategy.current_arrays = ArrayRecord({ALL: Array(start)})
         elif isinstance(self.strategy, FedAdam):
             self.strategy.current_arrays = {ALL: start}
 
     def state(self, names: list[str]) -> Weights:
-        """Return the server optimizer's tensors, by name; `names` are those of the weights, in their order."""
+        """Return the server optimizer's tensors by name; `names` lists the weights in their order."""
         form = {name: self._form[name] for name in names if name in self._form}
         moments: dict[str, Floats] = {}
         if isinstance(self.strategy, FedAvgM) and self.strategy.momentum_vector is not None:
@@ -107,7 +109,7 @@ class Aggregator:
         }
 
     def restore(self, state: Weights, names: list[str]) -> None:
-        """Bring the server optimizer to where `state` was taken."""
+        """Restore the server optimizer from `state`."""
         learned = [name for name in names if name not in self.averaged]
         parts = {
             label: {name: state[f"{label}.{name}"] for name in learned}
@@ -121,9 +123,9 @@ class Aggregator:
 
 
 def _run(strategy: Any, round_number: int, rows: Mapping[str, Floats], shares: Mapping[str, float]) -> Floats:
-    """Return what a strategy makes of rows of numbers, each with its share."""
-    # As one array, because Flower takes longer to write and read many small ones than to average them; what it does to
-    # one number does not depend on the others.
+    """Aggregate rows of numbers, each with its share, by a strategy."""
+    # As one array, because Flower takes longer to write and read many small ones than to average them. It treats each
+    # number on its own, so the result is the same.
     received = [
         _Received(
             RecordDict({"arrays": ArrayRecord({ALL: Array(row)}), "metrics": MetricRecord({EXAMPLES: shares[name]})})
@@ -138,7 +140,7 @@ def _run(strategy: Any, round_number: int, rows: Mapping[str, Floats], shares: M
 
 @contextmanager
 def _quiet_flower() -> Iterator[None]:
-    """Keep Flower from logging each round to the terminal, where our own progress is."""
+    """Keep Flower from logging each round to the terminal, which shows our own progress."""
     logger = logging.getLogger("flwr")
     level = logger.level
     logger.setLevel(logging.WARNING)
@@ -149,11 +151,11 @@ def _quiet_flower() -> Iterator[None]:
 
 
 def _join(tensors: Weights, form: Weights) -> Floats:
-    """Return the numbers of all tensors in one row, in the order of `form`."""
+    """Join all tensors into one row, in the order of `form`."""
     return torch.cat([tensors[key].detach().flatten() for key in form]).numpy()
 
 
 def _split(row: Floats, form: Weights) -> Weights:
-    """Return a row of numbers as tensors of the names and shapes of `form`."""
+    """Split a row into tensors with the names and shapes of `form`."""
     pieces = torch.from_numpy(row).split([tensor.numel() for tensor in form.values()])
     return {key: piece.reshape(form[key].shape).clone() for key, piece in zip(form, pieces, strict=True)}

@@ -1,1 +1,1 @@
-"""A federation without any connection: sealed bundles in a folder that is carried or synchronized."""
+"""A federation without a network: sealed bundles in a folder that is carried or synchronized."""

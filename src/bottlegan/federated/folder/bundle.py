@@ -1,14 +1,14 @@
-"""A bundle: one message, signed by its sender and sealed for its receiver, in one file.
+"""A bundle: one message in one file, signed by its sender and sealed for its receiver.
 
 | bytes | what |
 | --- | --- |
 | 8 | `BGBUNDL1` |
 | 4, 8 | lengths of envelope and content, little endian |
-| | the envelope: JSON that anybody can read |
-| 64 | the sender's signature (Ed25519) under the first field, the envelope and the SHA-256 of the sealed content |
-| | the content, sealed for the receiver (HPKE) with the envelope as its info |
+| | envelope: JSON that anybody can read |
+| 64 | the sender's signature (Ed25519) of the first field, the envelope and the SHA-256 of the sealed content |
+| | content, sealed for the receiver (HPKE) with the envelope as its info |
 
-So neither half can be changed, exchanged for another, or be sent on under another name or to another receiver.
+So neither part can be changed, exchanged, or forwarded under another name or to another receiver.
 """
 
 import hashlib
@@ -26,35 +26,35 @@ from bottlegan.federated.folder.seal import SIGNATURE_BYTES, Secret
 MAGIC = b"BGBUNDL1"
 LENGTHS = struct.Struct("<IQ")
 MOST_ENVELOPE, MOST_CONTENT = 2_000, 2**28
-"""Bytes: no honest envelope is longer; 256 MiB are 64 million weights."""
+"""Largest sizes in bytes: no honest envelope is longer, and 256 MiB are 64 million weights."""
 MOST_NUMBER, DIGITS = 10**8 - 1, 8
 
 
 class BundleError(InputError):
-    """A file is not a bundle that can be believed; its text says why, and never what is in it."""
+    """A bundle that cannot be trusted. The text says why, and never quotes the content."""
 
 
 @document
 class Envelope:
-    """What is written on a bundle."""
+    """The readable part of a bundle."""
 
     kind: Literal["request", "reply"]
     sender: str
     receiver: str
     """Identities: see `Card`."""
     number: int
-    """Counts the bundles from this sender to this receiver, from 1."""
+    """Number of this bundle among those from this sender to this receiver, from 1."""
     heard: int
-    """Number of the last bundle that the sender has taken from the receiver."""
+    """Number of the last bundle that the sender has accepted from the receiver."""
     request: str
-    """SHA-256 of the request that this is, or that it answers."""
+    """SHA-256 of the request in this bundle, or of the request that it answers."""
     audit: str
-    """Head of the sender's log. The receiver logs it, and so can show whether that log was written anew."""
+    """Head of the sender's log. The receiver logs it, and can later prove if that log was rewritten."""
 
     def __post_init__(self) -> None:
         """Check the numbers."""
         if not (1 <= self.number <= MOST_NUMBER and 0 <= self.heard <= MOST_NUMBER):
-            raise ConfigError("numbers of bundles begin at 1, and end")
+            raise ConfigError(f"a bundle's numbers must be from 1 to {MOST_NUMBER}")
 
 
 def seal_bundle(envelope: Envelope, content: bytes, secret: Secret, receiver: Card) -> bytes:
@@ -62,7 +62,7 @@ def seal_bundle(envelope: Envelope, content: bytes, secret: Secret, receiver: Ca
     words = json.dumps(to_values(envelope), sort_keys=True).encode()
     if len(content) > MOST_CONTENT:
         raise InputError(
-            f"a message has {len(content):,} bytes, a bundle holds {MOST_CONTENT:,}; use a smaller network"
+            f"a message has {len(content):,} bytes, but a bundle holds {MOST_CONTENT:,}; use a smaller network"
         )
     sealed = receiver.public.seal(content, words)
     signature = secret.sign(_signed(words, hashlib.sha256(sealed).digest()))
@@ -70,13 +70,13 @@ def seal_bundle(envelope: Envelope, content: bytes, secret: Secret, receiver: Ca
 
 
 def read_envelope(file: BinaryIO, size: int) -> tuple[Envelope, bytes, int]:
-    """Return what is written on a bundle of `size` bytes, parsed and as it stands there, and its content's length.
+    """Return the envelope of a bundle of `size` bytes, parsed and as bytes, and the length of the sealed content.
 
-    Nothing of it is to be believed yet. The signature comes next in the file, then the content.
+    Nothing in it can be trusted yet. The signature comes next in the file, then the content.
     """
     start = file.read(len(MAGIC) + LENGTHS.size)
     if len(start) < len(MAGIC) + LENGTHS.size and MAGIC.startswith(start[: len(MAGIC)]):
-        raise BundleError(f"holds {size} bytes only: it was copied in part; copy it again")
+        raise BundleError(f"holds only {size} bytes: it was copied in part; copy it again")
     if not start.startswith(MAGIC):
         raise BundleError("is not a bundle of `bottlegan exchange`")
     length, sealed = LENGTHS.unpack(start[len(MAGIC) :])
@@ -94,10 +94,10 @@ def read_envelope(file: BinaryIO, size: int) -> tuple[Envelope, bytes, int]:
 
 
 def open_bundle(path: Path, own: Card, secret: Secret, trusted: Mapping[str, Card]) -> tuple[Envelope, bytes, str]:
-    """Return the envelope, the content and the digest of a bundle from one of the trusted, by identity, to this side.
+    """Return the envelope, the content and the digest of a bundle to this side from a trusted sender.
 
     Raises:
-        BundleError: It is from somebody else, for somebody else, or not as its sender wrote it.
+        BundleError: It is from somebody else, for somebody else, or was changed.
     """
     try:
         size = path.stat().st_size
@@ -105,14 +105,14 @@ def open_bundle(path: Path, own: Card, secret: Secret, trusted: Mapping[str, Car
             envelope, words, length = read_envelope(file, size)
             sender = trusted.get(envelope.sender)
             if sender is None:
-                raise BundleError("is from a sender that is not trusted here, or not any more")
+                raise BundleError("is from a sender that is not, or no longer, trusted here")
             if envelope.receiver != own.identity:
-                raise BundleError("is for another receiver, or for keys that this one has replaced")
+                raise BundleError("is for another receiver, or for keys that were replaced here")
             signature, sealed = file.read(SIGNATURE_BYTES), file.read(length)
     except OSError as error:
         raise BundleError(f"cannot be read ({error.strerror}); copy it again") from None
     if not sender.public.has_signed(signature, _signed(words, hashlib.sha256(sealed).digest())):
-        raise BundleError(f"is not as {sender.name} wrote it: the signature does not match; copy it again")
+        raise BundleError(f"was changed after {sender.name} wrote it: the signature does not match; copy it again")
     content = secret.unseal(sealed, words)
     if content is None:
         raise BundleError(f"is signed by {sender.name}, but was not sealed for this receiver with this envelope")
@@ -120,7 +120,7 @@ def open_bundle(path: Path, own: Card, secret: Secret, trusted: Mapping[str, Car
 
 
 def name_bundle(number: int) -> str:
-    """Return what the file of a bundle is called. Names are for people: only the envelope counts."""
+    """Return the file name of a bundle. It is for people only; the program reads the envelope."""
     return f"{number:0{DIGITS}d}.bundle"
 
 

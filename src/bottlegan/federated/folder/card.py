@@ -1,4 +1,4 @@
-"""Cards: what one side tells the others of itself, once, over a way that they trust. Public, signed by its own key."""
+"""Cards: a side's name and public keys, signed by itself, which it gives the others once in a way that they trust."""
 
 import hashlib
 import json
@@ -23,55 +23,55 @@ class Card:
     sealing: str
     """X25519."""
     signature: str = ""
-    """Under all of the above, with the signing key: nobody can put another sealing key beside it."""
+    """Signature of all of the above with the signing key, so that nobody can exchange the sealing key."""
 
     def __post_init__(self) -> None:
-        """Check that the keys are some."""
+        """Check the name, and the form of the keys."""
         check_lab(self.name)
         lengths = ((self.signing, KEY_BYTES), (self.sealing, KEY_BYTES), (self.signature or "00" * 64, SIGNATURE_BYTES))
         for text, length in lengths:
             try:
-                found = bytes.fromhex(text)
+                key = bytes.fromhex(text)
             except ValueError:
-                found = b""
-            if len(found) != length or text != found.hex():
-                raise ConfigError("a key or signature of a card is not written in hexadecimal, or not whole")
+                key = b""
+            if len(key) != length or text != key.hex():
+                raise ConfigError("a key or signature in a card is not hexadecimal, or has the wrong length")
 
     @property
     def public(self) -> Public:
-        """The keys."""
+        """The public keys."""
         return Public(bytes.fromhex(self.signing), bytes.fromhex(self.sealing))
 
     @property
     def identity(self) -> str:
-        """Stands for both keys: their SHA-256."""
+        """SHA-256 of both keys, which identifies the side."""
         return hashlib.sha256(self.public.signing + self.public.sealing).hexdigest()
 
     @property
     def fingerprint(self) -> str:
-        """The first half of the identity, to be read out over the telephone."""
+        """The first half of the identity, short enough to compare on the telephone."""
         return " ".join(self.identity[i : i + 4] for i in range(0, 32, 4))
 
 
 def write_card(name: str, secret: Secret) -> Card:
-    """Return the card of a side."""
+    """Make the card of a side."""
     public = secret.publish()
     card = Card(name=name, signing=public.signing.hex(), sealing=public.sealing.hex())
     return replace(card, signature=secret.sign(_words(card)).hex())
 
 
 def read_card(path: Path) -> Card:
-    """Return the card in a file, or raise `InputError` if it is none, or was changed."""
+    """Read the card in a file, or raise `InputError` if it is not a card or was changed."""
     if path.is_file() and path.stat().st_size > MOST_BYTES:
-        raise InputError(f"{path}: is too long for a card; ask for the file that `exchange init` wrote")
+        raise InputError(f"{path}: is too large for a card; ask for the file that `exchange init` wrote")
     card = load(Card, path)
     if not card.signature or not card.public.has_signed(bytes.fromhex(card.signature), _words(card)):
-        raise InputError(f"{path}: was changed since it was made; ask for it again, over a way that you trust")
+        raise InputError(f"{path}: was changed after it was made; ask for it again, in a way that you trust")
     return card
 
 
 def format_card(card: Card) -> str:
-    """Return a card as a file holds it."""
+    """Return the content of a card's file."""
     return to_toml(card)
 
 

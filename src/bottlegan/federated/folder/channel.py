@@ -1,8 +1,8 @@
-"""One way to one other side: numbers what is sent, keeps it until it has arrived, and takes each bundle at most once.
+"""A channel to one other side: numbers bundles, keeps them until they arrive, and accepts each bundle at most once.
 
-A bundle counts by its number, which its sender signed, not by the name or the date of its file. Only a number above
-all that were taken before is taken, so a bundle that is shown again, or comes after a later one, has no effect. The
-machine may go down at any moment: files are written before the ledger that counts them, and the ledger in one piece.
+A bundle is identified by the number that its sender signed, not by its file's name or date. Only a number above all
+accepted ones is accepted, so a bundle that is replayed or arrives late has no effect. The machine may go down at any
+moment: files are written before the ledger that counts them, and the ledger is written atomically.
 """
 
 import filecmp
@@ -11,14 +11,13 @@ import logging
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from bottlegan.core.config import document
 from bottlegan.core.errors import InputError, MissingError
-from bottlegan.core.files import make_folder, replacing
+from bottlegan.core.files import keeping_private, make_folder, replacing, using_umask
 from bottlegan.core.progress import Json
 from bottlegan.core.state import read_document, write_document
 from bottlegan.federated.folder.bundle import (
@@ -34,10 +33,12 @@ from bottlegan.federated.folder.home import Home
 from bottlegan.federated.protocol.validation import printable
 
 LEDGER = "ledger.json"
+READABLE = 0o022
+"""Umask for published bundles: other accounts may read them, because they are sealed."""
 KEPT = 32
-"""Requests and bundles that are remembered: more than any round has."""
+"""Number of remembered requests and bundles, more than any round has."""
 MOST_FILES = 1000
-"""Bundles looked at in one folder; senders remove what has arrived, so honest folders hold a few."""
+"""Most bundles read in one folder. Senders remove bundles that have arrived, so honest folders hold only a few."""
 log = logging.getLogger(__name__)
 
 
@@ -47,29 +48,29 @@ class Asked:
 
     number: int
     time: float
-    """When, in seconds since 1970."""
+    """Time of sending, in seconds since 1970."""
 
 
 @document
 class Ledger:
-    """How far a channel got."""
+    """The state of a channel."""
 
     sent: int = 0
     heard: int = 0
-    """Numbers of the last bundle that was sent, and taken."""
+    """Numbers of the last bundle that was sent, and of the last that was accepted."""
     acknowledged: int = 0
-    """Number of the last bundle of ours that the other side has taken, as it says."""
+    """Number of the last bundle of ours that the other side says it has accepted."""
     taken: dict[str, str] = field(default_factory=dict)
-    """Digests of the last bundles that were taken, by number: these may lie around without being a replay."""
+    """Digests of the last accepted bundles by number. Their files may still lie in the folder; that is no replay."""
     asked: dict[str, Asked] = field(default_factory=dict)
-    """The last requests that were sent, by their SHA-256."""
+    """The last sent requests by their SHA-256."""
     failed: bool = False
-    """Whether the last request could not be answered, and is kept to be tried again."""
+    """Whether answering the last request failed, so that it is kept for another try."""
 
 
 @dataclass(frozen=True)
 class Arrival:
-    """A bundle that may be believed, and was not taken before."""
+    """A valid bundle that was not accepted before."""
 
     path: Path
     envelope: Envelope
@@ -78,10 +79,10 @@ class Arrival:
 
 
 class Channel:
-    """All that goes between a home and one that it trusts, through a folder that both can write to."""
+    """The messages between a home and a side that it trusts, through a folder that both can write to."""
 
     def __init__(self, home: Home, peer: Card, shared: Path) -> None:
-        """Go on with the channel of `home` to `peer` in the folder `shared`, or begin it."""
+        """Open or create the channel of `home` to `peer` in the folder `shared`."""
         if not shared.is_dir():
             raise MissingError(f"{shared}: there is no such folder; plug in the medium, or check the path")
         self.home, self.peer, self.shared = home, peer, shared
@@ -89,17 +90,17 @@ class Channel:
         self.outbox, self.replies = self.folder / "outbox", self.folder / "replies"
         self.inbox = shared / f"{peer.name}-to-{home.card.name}"
         self.published = shared / f"{home.card.name}-to-{peer.name}"
-        with home.writing():
+        with keeping_private():
             for folder in (self.outbox, self.replies):
                 make_folder(folder)
         self._refused: set[tuple[str, int, int]] = set()
         self.ledger = read_ledger(home, peer)
 
-    # The number that the next bundle gets is in the ledger before it is in the shared folder, so none is used twice.
+    # A bundle's number is in the ledger before the bundle is in the shared folder, so no number is used twice.
     def send(
         self, kind: Literal["request", "reply"], request: str, content: bytes, answered: Arrival | None = None
     ) -> None:
-        """Send a bundle; if it answers one that arrived, that one is taken with it."""
+        """Send a bundle; if it answers one that arrived, accept that one in the same step."""
         before = self.ledger if answered is None else self._count(answered)
         number = before.sent + 1
         envelope = Envelope(
@@ -112,7 +113,7 @@ class Channel:
             audit=self.home.audit_head(),
         )
         bundle = seal_bundle(envelope, content, self.home.secret, self.peer)
-        with self.home.writing():
+        with keeping_private():
             with replacing(self.outbox / name_bundle(number), durable=True) as temporary:
                 temporary.write_bytes(bundle)
             after = replace(before, sent=number)
@@ -124,13 +125,13 @@ class Channel:
         self.publish()
 
     def publish(self) -> None:
-        """See that all that has not arrived yet is in the shared folder, and that nothing else of ours is."""
+        """Make the shared folder hold exactly those of our bundles that have not arrived yet."""
         waiting = {path.name: path for path in sorted(self.outbox.glob("*.bundle"))}
         for name, path in list(waiting.items()):
             if int(path.stem) <= self.ledger.acknowledged:
                 path.unlink()
                 del waiting[name]
-        with _readable():
+        with using_umask(READABLE):
             make_folder(self.published)
             for old in self.published.glob("*"):
                 if old.name not in waiting:
@@ -141,7 +142,7 @@ class Channel:
                     _copy(path, there)
 
     def arrivals(self, kind: Literal["request", "reply"]) -> Iterator[Arrival]:
-        """Yield what has arrived, in the order of its numbers; whoever has dealt with one must `accept` it."""
+        """Yield new bundles in the order of their numbers; after handling one, the caller must `accept` it."""
         for path in self._list():
             try:
                 arrival = self._open(path, kind)
@@ -152,74 +153,81 @@ class Channel:
                     yield arrival
 
     def accept(self, arrival: Arrival) -> None:
-        """Count a bundle as taken."""
-        with self.home.writing():
+        """Record a bundle as accepted."""
+        with keeping_private():
             self._save(self._count(arrival))
 
     def reopen(self, path: Path) -> Arrival:
-        """Return a bundle that was taken before and is kept at `path`."""
+        """Open an accepted bundle that is kept at `path`."""
         envelope, content, digest = open_bundle(path, self.home.card, self.home.secret, {self.peer.identity: self.peer})
         return Arrival(path, envelope, content, digest)
 
     def keep(self, arrival: Arrival, path: Path) -> None:
-        """Keep a bundle as it arrived: signed, so that damage shows, and sealed."""
-        with self.home.writing(), replacing(path, durable=True) as temporary:
+        """Keep a bundle as it arrived: signed, so that damage is noticed, and sealed."""
+        with keeping_private(), replacing(path, durable=True) as temporary:
             temporary.write_bytes(arrival.path.read_bytes())
 
     def mark(self, *, failed: bool) -> None:
-        """Note whether the last request is to be tried again."""
-        with self.home.writing():
+        """Record whether the last request must be tried again."""
+        with keeping_private():
             self._save(replace(self.ledger, failed=failed))
 
     def forget(self, request: str) -> None:
-        """Forget that a request was sent, so that it is sent again."""
-        with self.home.writing():
+        """Forget a sent request, so that it is sent again."""
+        with keeping_private():
             self._save(replace(self.ledger, asked={k: v for k, v in self.ledger.asked.items() if k != request}))
 
     def _list(self) -> list[Path]:
-        """Return the bundles in the inbox, sorted by the number that they claim, those that are none first."""
-        found = sorted(self.inbox.glob("*.bundle"))[:MOST_FILES] if self.inbox.is_dir() else []
-        return sorted((path for path in found if self._key(path) not in self._refused), key=_claimed_number)
+        """Return the files in the inbox, sorted by the numbers that they claim; invalid bundles come first."""
+        bundles = sorted(self.inbox.glob("*.bundle"))[:MOST_FILES] if self.inbox.is_dir() else []
+        return sorted((path for path in bundles if self._key(path) not in self._refused), key=_claimed_number)
 
     def _open(self, path: Path, kind: str) -> Arrival | None:
         arrival = self.reopen(path)
         number = arrival.envelope.number
         if self.ledger.taken.get(str(number)) == arrival.digest:
-            return None  # it lies around until its sender knows that it was taken
+            return None  # its sender has not learned yet that it was accepted
         if number <= self.ledger.heard:
-            raise BundleError(f"has the number {number}, but {self.ledger.heard} was taken already: it is an old one")
+            raise BundleError(f"has the number {number}, but {self.ledger.heard} was accepted before: it is an old one")
         if arrival.envelope.kind != kind:
-            raise BundleError(f"is a {arrival.envelope.kind}, and only a {kind} can come from {self.peer.name}")
+            raise BundleError(f"is a {arrival.envelope.kind}, but only a {kind} can come from {self.peer.name}")
         return arrival
 
     def _count(self, arrival: Arrival) -> Ledger:
-        """Return the ledger with one more bundle taken."""
-        said, now = arrival.envelope, self.ledger
-        taken = {**now.taken, str(said.number): arrival.digest}
-        fields: dict[str, Json] = {"from": self.peer.name, "what": said.kind, "request": printable(said.request)}
-        with self.home.writing():
-            self.home.record("taken", **fields, number=said.number, digest=arrival.digest, head=printable(said.audit))
+        """Return the ledger with one more accepted bundle."""
+        envelope, ledger = arrival.envelope, self.ledger
+        taken = {**ledger.taken, str(envelope.number): arrival.digest}
+        fields: dict[str, Json] = {
+            "from": self.peer.name,
+            "what": envelope.kind,
+            "request": printable(envelope.request),
+            "number": envelope.number,
+            "digest": arrival.digest,
+            "head": printable(envelope.audit),
+        }
+        with keeping_private():
+            self.home.record("taken", **fields)
         return replace(
-            now,
-            heard=said.number,
-            acknowledged=max(now.acknowledged, said.heard),
-            # If this home was restored from a backup, the other side knows how far it had got.
-            sent=max(now.sent, said.heard),
+            ledger,
+            heard=envelope.number,
+            acknowledged=max(ledger.acknowledged, envelope.heard),
+            # If this home was restored from a backup, the other side knows the last number it has used.
+            sent=max(ledger.sent, envelope.heard),
             taken=dict(list(taken.items())[-KEPT:]),
         )
 
     def _refuse(self, path: Path, reason: str) -> None:
         log.warning("%s: %s", path, reason)
-        with self.home.writing():
+        with keeping_private():
             self.home.record("refused", **{"from": self.peer.name}, file=printable(path.name), reason=reason)
         self._refused.add(self._key(path))
 
     def _key(self, path: Path) -> tuple[str, int, int]:
         try:
-            found = path.stat()
+            status = path.stat()
         except OSError:
             return path.name, 0, 0
-        return path.name, found.st_size, found.st_mtime_ns
+        return path.name, status.st_size, status.st_mtime_ns
 
     def _save(self, ledger: Ledger) -> None:
         write_document(self.folder / LEDGER, ledger)
@@ -227,19 +235,19 @@ class Channel:
 
 
 def find_channel(home: Home, peer: Card) -> Path:
-    """Return where a home keeps how far it got with another side; new keys of either begin anew."""
+    """Return the folder for the state of a channel. New keys on either side start a new channel."""
     pair = hashlib.sha256(f"{home.card.identity} {peer.identity}".encode()).hexdigest()
     return home.folder / "channels" / f"{peer.name}.{pair[:16]}"
 
 
 def read_ledger(home: Home, peer: Card) -> Ledger:
-    """Return how far a home got with another side."""
+    """Read the ledger of the channel from a home to another side."""
     path = find_channel(home, peer) / LEDGER
     return read_document(Ledger, path) if path.exists() else Ledger()
 
 
 def _claimed_number(path: Path) -> int:
-    """Return the number that a file claims to have, 0 if none."""
+    """Return the number in a file's envelope, or 0 if there is none."""
     try:
         with path.open("rb") as file:
             return read_envelope(file, path.stat().st_size)[0].number
@@ -247,18 +255,8 @@ def _claimed_number(path: Path) -> int:
         return 0
 
 
-@contextmanager
-def _readable() -> Iterator[None]:
-    """Let others read what is written in the block: it is sealed, and they may have other accounts."""
-    before = os.umask(0o022)
-    try:
-        yield
-    finally:
-        os.umask(before)
-
-
 def _copy(path: Path, there: Path) -> None:
-    """Copy a file, whole or not at all, to a medium that may know nothing of owners and be pulled out any moment."""
+    """Copy a file atomically to a medium that may have no file owners and may be unplugged at any moment."""
     part = there.with_suffix(".part")
     try:
         with part.open("wb") as file:
@@ -268,5 +266,5 @@ def _copy(path: Path, there: Path) -> None:
         part.replace(there)
     except OSError as error:
         raise InputError(
-            f"{there}: cannot be written ({error.strerror}); make room, or see that the medium may be written to"
+            f"{there}: cannot be written ({error.strerror}); make room, or check that the medium is writable"
         ) from None

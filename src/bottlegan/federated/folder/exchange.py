@@ -1,4 +1,4 @@
-"""The server's side: asks labs by bundles, and runs the one federation that there is over that."""
+"""The server's side: sends requests to labs as bundles, and runs the federation over them."""
 
 import hashlib
 import secrets
@@ -28,7 +28,7 @@ FILE_POLL_SECONDS = 1.0
 
 @document
 class RunName:
-    """What tells a run from any other."""
+    """The unique name of a run."""
 
     run: str
 
@@ -36,19 +36,19 @@ class RunName:
 class FolderExchange:
     """Labs that are reached through a folder.
 
-    Whatever was asked stays asked: the same request, made again by a server that was started anew, is not sent again,
-    and its reply is found where it was kept. So a federation can stop whenever it waits for a lab, and go on later.
+    Requests are remembered. When a restarted server repeats a request, the request is not sent again, and a reply that
+    has arrived is read from where it was kept. So a federation can stop whenever it waits for a lab, and resume later.
     """
 
     def __init__(self, home: Home, shared: Path, run: str, *, patience: float = 14 * DAY, wait: float = 0.0) -> None:
-        """Reach all labs that the home trusts.
+        """Connect to all labs that the home trusts.
 
         Args:
-            home: The server's own.
+            home: The server's home.
             shared: The folder that is carried or synchronized.
-            run: Which run this is.
-            patience: Seconds from when a lab was asked until it counts as absent.
-            wait: Seconds to wait for replies in this process, before `WaitingError` says who is missing.
+            run: The name of this run.
+            patience: Seconds after a request until a silent lab counts as absent.
+            wait: Seconds to wait for replies in this process before `WaitingError` names the missing labs.
         """
         self.channels = {name: Channel(home, card, shared) for name, card in home.trusted().items()}
         self.run, self.patience, self.wait = run, patience, wait
@@ -62,24 +62,24 @@ class FolderExchange:
         return len(self.channels)
 
     def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
-        """Return what labs have answered; the deadline is that of a network, and patience goes instead of it."""
+        """Return the labs' replies. `patience` replaces the deadline, which is meant for networks."""
         asked = self._ask_all(requests)
         end = time.monotonic() + self.wait
         while True:
-            found = {name: self._find(self.channels[name], digest) for name, digest in asked.items()}
-            answers = {name: reply for name, reply in found.items() if reply is not None}
+            replies = {name: self._find(self.channels[name], digest) for name, digest in asked.items()}
+            answers = {name: reply for name, reply in replies.items() if reply is not None}
             if len(answers) == len(asked):
                 return answers
             if time.monotonic() >= end:
-                raise WaitingError(sorted(found.keys() - answers.keys()))
+                raise WaitingError(sorted(replies.keys() - answers.keys()))
             time.sleep(min(FILE_POLL_SECONDS, max(0.0, end - time.monotonic())))
 
     def _ask_all(self, requests: Mapping[str, Request]) -> dict[str, str]:
-        """Send requests, but for those that were sent before, and return their digests by lab."""
+        """Send all requests that were not sent before; return the digests of all by lab."""
         asked: dict[str, str] = {}
         last: tuple[Request, bytes, str] | None = None
         for name, request in requests.items():
-            # Requests are often one and the same for all labs: pack it once.
+            # Often all labs get the same request: pack it once.
             if last is None or last[0] is not request:
                 content = pack_request(request, self.run)
                 last = request, content, hashlib.sha256(content).hexdigest()
@@ -93,12 +93,12 @@ class FolderExchange:
         return asked
 
     def _find(self, channel: Channel, digest: str) -> Reply | Absence | None:
-        """Return the reply to a request; an absence if the lab says so or is too late; None if it may come yet."""
+        """Return the reply to a request; an absence if the lab failed or is late; None if the reply may still come."""
         for arrival in channel.arrivals("reply"):
             kept = channel.replies / f"{arrival.envelope.request}.bundle"
-            known = arrival.envelope.request in channel.ledger.asked
-            # A lab may try again what has failed there, but not change what it has said.
-            if known and (not kept.exists() or isinstance(unpack_reply(channel.reopen(kept).content), Absence)):
+            is_expected = arrival.envelope.request in channel.ledger.asked
+            # A lab may replace a failure by a reply, but not change a reply.
+            if is_expected and (not kept.exists() or isinstance(unpack_reply(channel.reopen(kept).content), Absence)):
                 channel.keep(arrival, kept)
             channel.accept(arrival)
             self._prune(channel)
@@ -110,13 +110,13 @@ class FolderExchange:
                 kept.unlink()
                 channel.forget(digest)
                 raise InputError(
-                    f"{kept}: {error}; it was removed, and the lab is asked again when the command is"
+                    f"{kept}: {error}; it was removed; run the command again to ask the lab again"
                 ) from None
         late = time.time() - channel.ledger.asked[digest].time
         return Absence(f"no reply after {late / DAY:.1f} days") if late >= self.patience else None
 
     def _prune(self, channel: Channel) -> None:
-        """Delete replies to requests that are forgotten."""
+        """Delete replies to forgotten requests."""
         for path in channel.replies.glob("*.bundle"):
             if path.stem not in channel.ledger.asked:
                 path.unlink(missing_ok=True)
@@ -134,21 +134,21 @@ def serve(
     prior: Path | None = None,
     progress: Progress | None = None,
 ) -> State:
-    """Run a federation of all labs that `home` trusts, as far as it gets; the same call goes on with it.
+    """Run a federation of all labs that `home` trusts, as far as possible; calling it again resumes the run.
 
     Raises:
-        WaitingError: It cannot go on before labs have answered. All that was done is kept.
+        WaitingError: Labs must answer before the run can continue. All results so far are kept.
     """
     if home.config.lab is not None:
         raise InputError(f"{home.folder}: is the home of a lab; give the server's")
     if not home.trusted():
-        raise InputError(f"{home.folder}: trusts no lab yet; take in each lab's card: bottlegan exchange trust")
+        raise InputError(f"{home.folder}: trusts no lab yet; add each lab's card with: bottlegan exchange trust")
     exchange = FolderExchange(home, shared, _name_run(folder), patience=patience, wait=wait)
     return run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
 
 
 def _name_run(folder: Path) -> str:
-    """Return the name of the run in `folder`, which gets one if it has none."""
+    """Return the name of the run in `folder`, and give it one if it has none."""
     with keeping_private():
         make_folder(folder)
         if not (folder / RUN).exists():

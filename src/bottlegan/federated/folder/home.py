@@ -1,17 +1,15 @@
-"""The home of one side of an exchange: its keys, whom it trusts, how far it got with each, and its log.
+"""The home of one side of an exchange: its keys, the sides that it trusts, the state of its channels, and its log.
 
 | file | holds |
 | --- | --- |
-| NAME.card | the side's own card, public: the others need it |
+| NAME.card | the side's own public card, which the others need |
 | secret.json | its secret keys |
-| home.json, lab.toml | what it is: a server, or a lab and where its images are |
+| home.json, lab.toml | whether it is a server or a lab, and where a lab's images are |
 | trusted/, revoked/ | cards of the others |
-| channels/ | how far it got with each: numbers, bundles not acknowledged yet, replies not used up yet |
-| audit.jsonl | every bundle sent, taken and refused, and every change of trust, chained |
+| channels/ | the state of each channel: numbers, bundles not acknowledged yet, replies that are still needed |
+| audit.jsonl | a chained log of every bundle sent, accepted or refused, and of every change of trust |
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from bottlegan.core.audit import read_head
@@ -30,7 +28,7 @@ ENDING = ".card"
 
 @document
 class HomeConfig:
-    """What a side is."""
+    """The settings of a side."""
 
     name: str
     lab: Path | None = None
@@ -49,7 +47,7 @@ class Home:
     """One side."""
 
     def __init__(self, folder: Path) -> None:
-        """Open the home in `folder`, which `make_home` has made."""
+        """Open the home in `folder`, which `make_home` has created."""
         if not (folder / SETTINGS).is_file():
             raise MissingError(f"{folder}: is not the home of an exchange; make one with: bottlegan exchange init")
         self.folder = folder
@@ -61,38 +59,40 @@ class Home:
 
     @property
     def card_file(self) -> Path:
-        """Where the side's own card is."""
+        """The path of the side's own card."""
         return self.folder / f"{self.config.name}{ENDING}"
 
     def trusted(self) -> dict[str, Card]:
-        """Return the cards of those that are trusted, by name."""
+        """Return the cards of all trusted sides by name."""
         cards = [read_card(path) for path in sorted((self.folder / TRUSTED).glob(f"*{ENDING}"))]
         return {card.name: card for card in cards}
 
     def trust(self, card: Card, *, replacing: bool = False) -> None:
-        """Take a card in. A second key under a name that is known is refused, unless it shall replace the first."""
-        known = self.trusted()
+        """Trust a card. Another key under a trusted name is refused, unless `replacing`."""
+        trusted = self.trusted()
         if card.name == self.card.name or card.identity == self.card.identity:
             raise InputError(f"the card is that of {self.card.name} itself, or called the same; give the other side's")
-        if card.name in known and known[card.name].identity != card.identity and not replacing:
+        if card.name in trusted and trusted[card.name].identity != card.identity and not replacing:
             raise InputError(
-                f"another key of {card.name} is trusted already ({known[card.name].fingerprint}); if {card.name} has "
-                "made new keys, which you have asked it, give --replace"
+                f"another key of {card.name} is trusted already ({trusted[card.name].fingerprint}); if {card.name} "
+                "confirms that it has made new keys, use --replace"
             )
-        taken = [each.name for each in known.values() if each.identity == card.identity and each.name != card.name]
+        taken = [
+            other.name for other in trusted.values() if other.identity == card.identity and other.name != card.name
+        ]
         if taken:
             raise InputError(f"the keys of {card.name} are trusted already, under the name {taken[0]}")
-        if self.config.lab is not None and set(known) - {card.name}:
-            raise InputError(f"a lab has one server, and this one has {', '.join(known)}; revoke that first")
-        with self.writing():
+        if self.config.lab is not None and set(trusted) - {card.name}:
+            raise InputError(f"a lab has one server, and this one trusts {', '.join(trusted)}; revoke that first")
+        with keeping_private():
             make_folder(self.folder / TRUSTED)
             write_text(self.folder / TRUSTED / f"{card.name}{ENDING}", format_card(card))
             self.record("trusted", name=card.name, fingerprint=card.fingerprint)
 
     def revoke(self, name: str) -> Card:
-        """Stop trusting a side: nothing from it is taken any more, and nothing sealed for it."""
+        """Stop trusting a side: accept nothing from it and send nothing to it any more."""
         card = self.find(name)
-        with self.writing():
+        with keeping_private():
             make_folder(self.folder / REVOKED)
             (self.folder / TRUSTED / f"{name}{ENDING}").rename(
                 self.folder / REVOKED / f"{name}.{card.identity[:8]}{ENDING}"
@@ -101,15 +101,15 @@ class Home:
         return card
 
     def find(self, name: str) -> Card:
-        """Return the card of one that is trusted."""
-        known = self.trusted()
-        if name not in known:
-            raise InputError(f"{self.folder}: trusts nobody called {name}; there are: {', '.join(known) or 'none'}")
-        return known[name]
+        """Return the card of a trusted side."""
+        trusted = self.trusted()
+        if name not in trusted:
+            raise InputError(f"{self.folder}: trusts nobody called {name}; there are: {', '.join(trusted) or 'none'}")
+        return trusted[name]
 
     def rotate(self) -> None:
-        """Make new keys. The others need the new card; what is sealed for the old keys cannot be read any more."""
-        with self.writing():
+        """Make new keys. The others need the new card; bundles sealed for the old keys can no longer be read."""
+        with keeping_private():
             self.secret = _write_keys(self.folder, self.config.name)
             self.card = read_card(self.card_file)
             self.record("new keys", fingerprint=self.card.fingerprint)
@@ -123,17 +123,11 @@ class Home:
         with EventLog(self.folder / AUDIT) as log:
             log.event(kind, **fields)
 
-    @contextmanager
-    def writing(self) -> Iterator[None]:
-        """Let only the owner read what is written in the block."""
-        with keeping_private():
-            yield
-
 
 def make_home(folder: Path, name: str, lab: Path | None = None, *, server: bool = False) -> Home:
-    """Make the home of a side, with new keys, in a folder that is empty or not there yet.
+    """Create the home of a side, with new keys, in a folder that is empty or does not exist yet.
 
-    A lab that has no lab.toml gets one in there, to be filled in.
+    A lab without a lab.toml gets a template there, to be filled in.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is there already and not empty; choose another folder")
@@ -163,8 +157,8 @@ def _write_keys(folder: Path, name: str) -> Secret:
 
 def _read_secret(path: Path) -> Secret:
     try:
-        found = load(SecretFile, path)
-        return Secret(bytes.fromhex(found.signing), bytes.fromhex(found.sealing))
+        keys = load(SecretFile, path)
+        return Secret(bytes.fromhex(keys.signing), bytes.fromhex(keys.sealing))
     except ValueError:
-        # Whatever is wrong with it, none of it is printed.
+        # Print none of its content, whatever is wrong with it.
         raise InputError(f"{path}: does not hold this side's keys; restore it from a backup") from None

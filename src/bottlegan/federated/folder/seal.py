@@ -1,8 +1,8 @@
-"""Signing and sealing: the only file of the exchange that knows cryptography.
+"""Signing and sealing: the exchange's only file with cryptography.
 
-Each side has two key pairs: Ed25519 to sign with, and X25519 for what others seal for it. Sealing is HPKE (RFC 9180)
-with X25519, HKDF-SHA256 and ChaCha20-Poly1305: every bundle has its own key, agreed with the receiver's.
-Only the receiver can open it, and only together with the words (`info`) that it was sealed with.
+Each side has two key pairs: Ed25519 to sign, and X25519 to receive sealed content. Sealing is HPKE (RFC 9180) with
+X25519, HKDF-SHA256 and ChaCha20-Poly1305: every bundle has its own key, agreed with the receiver's. Only the receiver
+can open it, and only with the same `info` with which it was sealed.
 """
 
 from dataclasses import dataclass
@@ -24,22 +24,22 @@ class Secret:
     sealing: bytes
 
     def __repr__(self) -> str:
-        """Return nothing of the keys, which would else be in logs and tracebacks."""
+        """Hide the keys, which would otherwise appear in logs and tracebacks."""
         return "Secret()"
 
     def sign(self, message: bytes) -> bytes:
-        """Return the signature under a message."""
+        """Return the signature of a message."""
         return Ed25519PrivateKey.from_private_bytes(self.signing).sign(message)
 
     def unseal(self, sealed: bytes, info: bytes) -> bytes | None:
-        """Return what was sealed for this side with the same words; None if it was not, or has been changed."""
+        """Open content that was sealed for this side with the same `info`; None if it was not, or was changed."""
         try:
             return SUITE.decrypt(sealed, X25519PrivateKey.from_private_bytes(self.sealing), info)
         except (InvalidTag, ValueError):
             return None
 
     def publish(self) -> "Public":
-        """Return the public halves."""
+        """Return the public keys."""
         return Public(
             Ed25519PrivateKey.from_private_bytes(self.signing).public_key().public_bytes_raw(),
             X25519PrivateKey.from_private_bytes(self.sealing).public_key().public_bytes_raw(),
@@ -48,13 +48,13 @@ class Secret:
 
 @dataclass(frozen=True)
 class Public:
-    """What others know of a side's keys, 32 bytes each."""
+    """A side's public keys, 32 bytes each."""
 
     signing: bytes
     sealing: bytes
 
     def has_signed(self, signature: bytes, message: bytes) -> bool:
-        """Return whether it is this side's signature under this very message."""
+        """Return whether this side has signed exactly this message."""
         try:
             Ed25519PublicKey.from_public_bytes(self.signing).verify(signature, message)
         except InvalidSignature:
@@ -62,7 +62,7 @@ class Public:
         return True
 
     def seal(self, content: bytes, info: bytes) -> bytes:
-        """Return the content so that only this side can read it, and only with the same words."""
+        """Seal content so that only this side can open it, and only with the same `info`."""
         return SUITE.encrypt(content, X25519PublicKey.from_public_bytes(self.sealing), info)
 
 

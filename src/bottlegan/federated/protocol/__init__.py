@@ -1,1 +1,1 @@
-"""What server and clients agree on: requests and replies, the settings that both must know, and what is believed."""
+"""What server and clients share: requests and replies, common settings, and validation."""

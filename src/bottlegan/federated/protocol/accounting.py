@@ -1,8 +1,8 @@
-"""What noise is worth: epsilon at delta, over all rounds of a lab, by Google's dp-accounting.
+"""Privacy accounting: epsilon at delta, over all rounds of a lab, by Google's dp-accounting.
 
-Neighbors are a federation with a lab and one where it sends nothing: so epsilon is about everything that a lab holds,
-not about one image. Who takes part in a round is known, so nothing is gained by drawing labs. Each round in which a lab
-takes part is one Gaussian mechanism, of noise `z` times what a lab can matter; so many of them are one with less noise.
+Two federations are neighbors if a lab sends nothing in one of them, so epsilon covers everything that a lab holds, not
+a single image. The server knows who takes part in a round, so drawing labs at random gains nothing. Each round of a lab
+is a Gaussian mechanism with noise `z` times the sensitivity; several rounds are together one with less noise.
 """
 
 import math
@@ -12,19 +12,19 @@ from bottlegan.core.config import document
 
 @document
 class Spent:
-    """What was released."""
+    """The privacy that was spent so far."""
 
     rounds: int = 0
     precision: float = 0.0
     """Sum of 1 / z^2 over all rounds."""
 
     def after(self, noise: float) -> "Spent":
-        """Return what is spent after one more round with this noise."""
+        """Return the privacy spent after one more round with this noise."""
         return Spent(rounds=self.rounds + 1, precision=self.precision + noise**-2)
 
 
 def find_epsilon(spent: Spent, delta: float) -> float:
-    """Return the epsilon that was spent, at `delta`."""
+    """Return the spent epsilon at `delta`."""
     if not spent.rounds:
         return 0.0
     from dp_accounting import get_epsilon_gaussian  # noqa: PLC0415 - slow to import, and only needed with noise
@@ -33,7 +33,7 @@ def find_epsilon(spent: Spent, delta: float) -> float:
 
 
 def find_noise(rounds: int, epsilon: float, delta: float) -> float:
-    """Return the noise of so many rounds that all of them together spend `epsilon`, to three digits."""
+    """Return the noise with which `rounds` rounds spend `epsilon` in total, to three digits."""
     low, high = 1e-3, 1e3
     while high / low > 1.001:
         middle = math.sqrt(low * high)

@@ -1,4 +1,4 @@
-"""What server and clients say to each other, whoever carries it: Flower, or a function call."""
+"""The messages between server and clients, however they travel: through Flower, in files, or as function calls."""
 
 import hashlib
 import json
@@ -15,29 +15,29 @@ Kind = Literal["join", "contribute", "styles", "keys", "shares", "train", "unmas
 Scalar = bool | int | float | str
 
 LABELED, UNLABELED, TEST, VERDICT, LOSS = "labeled", "unlabeled", "test", "verdict", "loss"
-"""Numbers in a reply: how many images there are of each kind, which of VERDICTS is that on a lab's style, its loss."""
+"""Numbers in a reply: how many images of each kind there are, the style's verdict as an index of VERDICTS, the loss."""
 VERDICTS = tuple(Verdict)
 CLASS, TEST_CLASS = "class/", "test_class/"
-"""Begin the names of numbers that say how many pixels or patches of each class, by its id, a lab trains or tests on."""
+"""Prefixes of the counts of pixels or patches per class id that a lab trains or tests on."""
 REFUSES = "cannot take part:"
-"""Begins the reason of a client that cannot take part in what the server wants, however often it is asked."""
+"""Begins the reason of a client that cannot take part with these settings, however often it is asked."""
 
 
 class RefusalError(FederationError):
-    """Why a client cannot take part as it is. Its text tells nothing of the client's files: it is made for both sides.
+    """Why a client cannot take part. The text is for both sides and reveals nothing about the client's files.
 
-    What is behind it, for the client's own log, is its cause.
+    The underlying error, for the client's own log, is its cause.
     """
 
     def __init__(self, reason: str) -> None:
-        """Take the reason, with the remedy."""
+        """Give the reason, with the remedy."""
         super().__init__(f"{REFUSES} {reason}")
         self.reason = reason
 
 
 @dataclass(frozen=True)
 class Request:
-    """What the server asks one client for."""
+    """A request of the server to one client."""
 
     kind: Kind
     arrays: dict[str, Tensor] = field(default_factory=dict)
@@ -46,18 +46,18 @@ class Request:
 
 @dataclass(frozen=True)
 class Stamp:
-    """What a reply that travels says of itself: who has made it, and to which request.
+    """The sender of a reply, and the request that it answers.
 
-    So no reply can be sent again in a later round or another run, nor in the name of another lab.
+    So no reply can be replayed in a later round or another run, or sent in the name of another lab.
     """
 
     client: str
     request: str
-    """The request's digest, which covers its round."""
+    """The digest of the request, which includes its round."""
 
 
 def digest_request(request: Request) -> str:
-    """Return the SHA-256 of all that a request says."""
+    """Return the SHA-256 of a request's content."""
     sha = hashlib.sha256(json.dumps([request.kind, request.settings], sort_keys=True).encode())
     for name, tensor in sorted(request.arrays.items()):
         sha.update(json.dumps([name, str(tensor.dtype), list(tensor.shape)]).encode())
@@ -67,7 +67,7 @@ def digest_request(request: Request) -> str:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a client answers: tensors and numbers. Never pixels, paths or names of files."""
+    """A client's answer: tensors and numbers, never pixels, paths or file names."""
 
     arrays: dict[str, Tensor] = field(default_factory=dict)
     numbers: dict[str, float] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class Absence:
-    """Why there is no reply of a client."""
+    """The reason why a client has not replied."""
 
     reason: str
 
@@ -91,19 +91,19 @@ class Exchange(Protocol):
         ...
 
     def most(self) -> int | None:
-        """Return how many clients there can ever be; None if nobody knows."""
+        """Return the largest possible number of clients; None if unknown."""
         ...
 
     def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
-        """Return an answer for each request, by client; after `deadline` seconds, absence is one."""
+        """Return each client's reply, or its absence after `deadline` seconds."""
         ...
 
 
 class LocalExchange:
-    """Clients in this very process, asked one after the other: no deadline, no cost, the same result every time."""
+    """Clients in this process, asked one after the other: no deadline, no overhead, always the same result."""
 
     def __init__(self, answers: Mapping[str, Answer]) -> None:
-        """Take what answers for each client, by name."""
+        """Set the function that answers for each client, by name."""
         self.answers = dict(answers)
 
     def clients(self) -> list[str]:
@@ -115,7 +115,7 @@ class LocalExchange:
         return len(self.answers)
 
     def ask(self, requests: Mapping[str, Request], deadline: float) -> dict[str, Reply | Absence]:
-        """Ask one client after the other; a mistake of one costs only its own reply."""
+        """Ask one client after the other; an error costs only that client's reply."""
         return {name: self._ask(name, request) for name, request in requests.items()}
 
     def _ask(self, name: str, request: Request) -> Reply | Absence:

@@ -1,6 +1,6 @@
-"""What server and client must have in common, said when a client joins: what differs is refused by name.
+"""The handshake when a client joins: server and client must have the same versions, prior and network.
 
-Two versions of this package, priors or networks would not fail at once, but average what does not belong together.
+Otherwise nothing would fail at once, but weights that do not belong together would be averaged.
 """
 
 import hashlib
@@ -19,17 +19,17 @@ from bottlegan.federated.protocol.validation import printable
 from bottlegan.models.networks import exchanged
 
 PROTOCOL = 3
-"""Goes up when requests or replies change."""
+"""Version of the protocol, increased when requests or replies change."""
 HANDSHAKE, PRIOR_CONTENT = "handshake", "prior"
-"""The setting and the tensor that hold a handshake, and the tensor of a request that holds the federation's prior."""
+"""Names of the setting and tensor with a handshake, and of the tensor with the federation's prior."""
 LONGEST = 1000
-"""Bytes of a handshake."""
+"""Largest size of a handshake in bytes."""
 REMEDY = f"install the same bottlegan on both sides: pip install 'bottlegan[federated]=={__version__}'"
 
 
 @document
 class Handshake:
-    """What one side brings."""
+    """The versions on one side."""
 
     protocol: int
     package: str
@@ -37,11 +37,11 @@ class Handshake:
     prior: str
     """SHA-256 of the model file that styles are fitted to."""
     network: str
-    """SHA-256 of the names, shapes and types of all tensors of the network that the settings make."""
+    """SHA-256 of the names, shapes and types of all tensors of the network."""
 
 
 def introduce(config: Phase2Config, prior: Path) -> Handshake:
-    """Return what this side brings to a federation of these settings and this prior."""
+    """Return this side's handshake for a federation with these settings and this prior."""
     network = digest_network(config)
     return Handshake(protocol=PROTOCOL, package=__version__, prior=digest_file(prior), network=network)
 
@@ -52,14 +52,14 @@ def digest_file(path: Path) -> str:
 
 
 def digest_network(config: Phase2Config) -> str:
-    """Return the SHA-256 of what the network that settings make consists of; its weights do not matter."""
+    """Return the SHA-256 of the form of the configured network; its weights do not matter."""
     tensors = exchanged(draw_network(config, 0).network)
     form = sorted((name, list(tensor.shape), str(tensor.dtype)) for name, tensor in tensors.items())
     return hashlib.sha256(json.dumps(form).encode()).hexdigest()
 
 
 def find_difference(client: Handshake, server: Handshake) -> str | None:
-    """Return in which way a client differs from the server and what to do about it; None if it does not."""
+    """Return how a client differs from the server, and the remedy; None if it does not."""
     same = f"install the server's version: pip install 'bottlegan[federated]=={printable(server.package)}'"
     if client.protocol != server.protocol:
         return f"it speaks protocol {client.protocol}, the server {server.protocol}; {same}"
@@ -69,17 +69,17 @@ def find_difference(client: Handshake, server: Handshake) -> str | None:
         return f"its prior is {_short(client.prior)}, the server's {_short(server.prior)}; {same}"
     if client.network != server.network:
         differ = f"the network it builds is {_short(client.network)}, the server's {_short(server.network)}"
-        return f"{differ}; install the same versions of the packages that the network comes from"
+        return f"{differ}; install the same versions of the packages that define the network"
     return None
 
 
 def to_text(handshake: Handshake) -> str:
-    """Return a handshake as a request holds it."""
+    """Return a handshake as text, for a request."""
     return json.dumps(to_values(handshake), sort_keys=True)
 
 
 def from_text(text: str) -> Handshake:
-    """Return the handshake in a request, or raise `RefusalError`."""
+    """Parse the handshake of a request, or raise `RefusalError`."""
     try:
         return parse(Handshake, json.loads(text), "handshake")
     except (ValueError, RecursionError) as error:
@@ -87,12 +87,12 @@ def from_text(text: str) -> Handshake:
 
 
 def to_tensor(handshake: Handshake) -> Tensor:
-    """Return a handshake as a reply holds it: the bytes of its text."""
+    """Return a handshake as a tensor of bytes, for a reply."""
     return torch.from_numpy(np.frombuffer(to_text(handshake).encode(), np.uint8).copy())
 
 
 def from_tensor(tensor: Tensor | None) -> Handshake:
-    """Return the handshake in a reply, or raise `RefusalError`."""
+    """Parse the handshake of a reply, or raise `RefusalError`."""
     if tensor is None:
         raise RefusalError(f"it does not say which bottlegan it runs; {REMEDY}")
     if tensor.dtype != torch.uint8 or tensor.ndim != 1 or len(tensor) > LONGEST:

@@ -1,9 +1,9 @@
-"""The parts that secure aggregation is made of (Bonawitz et al., 2017); the only file of it that knows cryptography.
+"""The building blocks of secure aggregation (Bonawitz et al., 2017), and its only file with cryptography.
 
-Each lab has, for one round, two X25519 key pairs: one to seal what it sends to other labs through the server, one to
-agree on masks with each of them; and a secret seed of a mask of its own. It gives a share of its seed and of its
-masking key to every lab (Shamir), so that enough of them can make up for a lab that is gone: with shares of the seed
-of a lab that replied, or of the masking key of one that did not, and never of both.
+For each round a lab has two X25519 key pairs, one to seal messages to other labs and one to agree on masks with them,
+and a secret seed for a mask of its own. It gives every lab a share (Shamir) of its seed and of its masking key. With
+enough shares the masks can be removed: by the seed of a lab that replied, or by the masking key of one that dropped
+out. Both secrets of one lab are never revealed.
 """
 
 import hashlib
@@ -25,41 +25,41 @@ from bottlegan.federated.protocol.privacy import Floats, Whole
 
 SECRET_BYTES, BLOCK, TAG_BYTES = 32, 16, 16
 SHARE_BYTES = SECRET_BYTES
-"""Of a share of one secret."""
+"""Size of a share of one secret."""
 SEALED_BYTES = 2 * SHARE_BYTES + TAG_BYTES
-"""Of what one lab gives another: a share of its seed and one of its masking key."""
+"""Size of a sealed message between labs: a share of the seed and one of the masking key."""
 PUBLIC_BYTES = 3 * SECRET_BYTES
-"""Of what a lab makes public: both public keys, and the SHA-256 of its seed."""
+"""Size of a lab's public part: both public keys, and the SHA-256 of its seed."""
 UNIFORM_BITS = 53
 
 
 def draw_secret() -> bytes:
-    """Return 32 random bytes, which are an X25519 key as well as a seed."""
+    """Return 32 random bytes, for an X25519 key or a seed."""
     return secrets.token_bytes(SECRET_BYTES)
 
 
 def publish(sealing: bytes, masking: bytes, seed: bytes) -> bytes:
-    """Return what a lab makes public of its secrets."""
+    """Return the public part of a lab's secrets."""
     return _public(sealing) + _public(masking) + hashlib.sha256(seed).digest()
 
 
 def is_seed(seed: bytes, public: bytes) -> bool:
-    """Return whether this is the seed of a lab."""
+    """Return whether a seed belongs to this public part."""
     return hmac.compare_digest(hashlib.sha256(seed).digest(), public[2 * SECRET_BYTES :])
 
 
 def is_masking_key(masking: bytes, public: bytes) -> bool:
-    """Return whether this is the masking key of a lab."""
+    """Return whether a masking key belongs to this public part."""
     return hmac.compare_digest(_public(masking), public[SECRET_BYTES : 2 * SECRET_BYTES])
 
 
 def seal(plain: bytes, own: bytes, other: bytes, words: bytes) -> bytes:
-    """Return bytes that only the lab with the public words `other` can read; `words` say from whom to whom, when."""
+    """Seal bytes for the lab with the public part `other`; `words` bind them to sender, receiver and round."""
     return ChaCha20Poly1305(_agree(own, other[:SECRET_BYTES], b"seal " + words)).encrypt(bytes(12), plain, words)
 
 
 def unseal(sealed: bytes, own: bytes, other: bytes, words: bytes) -> bytes | None:
-    """Return what a lab with the public words `other` has sealed; None if it has not, or it was changed."""
+    """Open bytes sealed by the lab with the public part `other`; None if it did not seal them, or they were changed."""
     try:
         return ChaCha20Poly1305(_agree(own, other[:SECRET_BYTES], b"seal " + words)).decrypt(bytes(12), sealed, words)
     except (InvalidTag, ValueError):
@@ -67,37 +67,37 @@ def unseal(sealed: bytes, own: bytes, other: bytes, words: bytes) -> bytes | Non
 
 
 def agree_on_mask(masking: bytes, other: bytes, words: bytes) -> bytes:
-    """Return the seed of the mask that two labs have in common, made of one's secret and the other's public words."""
+    """Return the seed of the mask shared by two labs, from one's masking key and the other's public part."""
     return _agree(masking, other[SECRET_BYTES : 2 * SECRET_BYTES], b"mask " + words)
 
 
 def expand(seed: bytes, count: int) -> Whole:
-    """Return a mask: numbers that nobody without the seed can tell from random ones."""
+    """Return a mask: numbers that look random to anybody without the seed."""
     return np.frombuffer(_stream(seed, 4 * count), "<u4").astype(np.uint32)
 
 
 def draw_normal(seed: bytes, count: int) -> Floats:
-    """Return standard normal numbers that nobody without the seed can tell from random ones."""
+    """Return standard normal numbers that look random to anybody without the seed."""
     from scipy.special import ndtri  # noqa: PLC0415 - every message to a lab would import it, and few need noise
 
     bits = np.frombuffer(_stream(seed, 8 * count), "<u8") >> np.uint64(64 - UNIFORM_BITS)
-    found: Floats = ndtri((bits.astype(np.float64) + 0.5) / 2**UNIFORM_BITS)
-    return found
+    normal: Floats = ndtri((bits.astype(np.float64) + 0.5) / 2**UNIFORM_BITS)
+    return normal
 
 
 def derive(key: bytes, words: bytes) -> bytes:
-    """Return a seed that depends on a secret key and on words: the same for the same, and else unrelated."""
+    """Derive a seed from a secret key and words; other words give an unrelated seed."""
     return hmac.digest(key, words, "sha256")
 
 
 def split(secret: bytes, needed: int, count: int) -> list[bytes]:
-    """Return shares of a secret, of which `needed` give it back, and fewer tell nothing."""
+    """Split a secret into shares: `needed` of them restore it, fewer reveal nothing."""
     halves = [Shamir.split(needed, count, secret[at : at + BLOCK], ssss=False) for at in (0, BLOCK)]
     return [first[1] + second[1] for first, second in zip(*halves, strict=True)]
 
 
 def combine(shares: Sequence[tuple[int, bytes]]) -> bytes:
-    """Return the secret that shares are of, each with its place in the list that `split` returned."""
+    """Restore a secret from shares, each with its place in the list that `split` returned."""
     return b"".join(
         Shamir.combine([(place + 1, share[at : at + BLOCK]) for place, share in shares], ssss=False)
         for at in (0, BLOCK)

@@ -1,10 +1,10 @@
-"""Phase 1, what both sides know: its settings, and the form of an upload.
+"""Phase 1, the part that both sides share: its settings, and the form of an upload.
 
-There are three methods. `code`: all have the same frozen prior, a lab fits only its code to it, and the global model is
-the prior with all codes. `generators`: a lab has a BottleGAN of its own learn the map that onboarding finds, and the
-server distills all of these to one by regression. `adversarial`, the paper's: a lab trains its BottleGAN against
-critics, between its images and the reference set, and the server another on what all of them make of that set. No pixel
-leaves a lab in any of them.
+There are three methods. `code`: all labs have the same frozen prior, each fits only its code, and the global model is
+the prior with all codes. `generators`: each lab trains its own BottleGAN to the map that onboarding finds, and the
+server distills them into one by regression. `adversarial`, the paper's method: each lab trains its BottleGAN with
+critics between its images and the reference set, and the server trains another on the reference set, restained by all
+of them. No pixel ever leaves a lab.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,27 +28,27 @@ from bottlegan.training.gan import TrainConfig
 Phase1Method = Literal["code", "generators", "adversarial"]
 
 CODE = "code"
-"""The tensor of an upload that holds the client's style code."""
+"""Name of the tensor with the client's style code in an upload."""
 STYLE = "client"
-"""What a client calls its only style until the server gives it the client's name."""
+"""Name of a client's only style until the server renames it after the client."""
 
 
 MOST_CODE, MOST_SLOPE, MOST_SHIFT = 100.0, 15.0, 5.0
-"""Of a style code, of its maps' matrices beyond identity, and of their shifts of density.
+"""Largest number in a style code, in its maps' matrices minus identity, and in their shifts of density.
 
-Three times what labs need that are drawn as for the prior's training: of 67, the largest are 34, 5.5 and 1.7."""
+These are three times the largest values in 67 labs simulated as for the prior's training: 34, 5.5 and 1.7."""
 MOST_WEIGHT = 1000.0
-"""Of any number in a generator."""
+"""Largest number in a generator."""
 
 
 @document
 class Phase1Config:
-    """How the clients' styles become one model."""
+    """How the clients' styles are found and joined into one model."""
 
     method: Phase1Method = "code"
     code_noise: float = 0.0
     """Standard deviation of the noise that labs add to each number of their code's map of densities."""
-    # The map that onboarding finds is in the model before step 0, and the warm start has nothing left to learn.
+    # The model holds the map that onboarding finds before step 0, so the warm start has almost nothing left to learn.
     train: TrainConfig = TrainConfig(steps=10, warm_steps=10, check_every=10)
     """Method generators: training at a client."""
     distill: DistillConfig = DistillConfig()
@@ -65,12 +65,12 @@ class Phase1Config:
 
     @property
     def lab(self) -> TrainConfig:
-        """What a client trains, unless it uploads a code."""
+        """The settings of a client's training, unless it uploads a code."""
         return self.adversarial.lab if self.method == "adversarial" else self.train
 
     @property
     def server(self) -> DistillConfig:
-        """What the server makes of the clients' generators."""
+        """How the server distills the clients' generators."""
         return self.adversarial.server if self.method == "adversarial" else self.distill
 
 
@@ -82,24 +82,26 @@ def expected_shapes(config: Phase1Config, prior: ModelDocument) -> dict[str, tup
 
 
 def find_odd_style(arrays: Mapping[str, Tensor], config: Phase1Config, prior: ModelWeights) -> str | None:
-    """Return what is outside of the range that training knew, in an upload of the expected names and shapes."""
+    """Return what is outside the range seen in training, in an upload with the expected names and shapes."""
     if config.method != "code":
         largest = {name: float(tensor.abs().max()) for name, tensor in arrays.items() if tensor.numel()}
         odd = [name for name, value in largest.items() if value > MOST_WEIGHT]
         return f"tensor {odd[0]} holds {largest[odd[0]]:.3g}, at most {MOST_WEIGHT:g} is allowed" if odd else None
     code = arrays[CODE].numpy()[None]
     maps = decode_maps(prior, code)
-    found = (
+    extremes = (
         ("its style code", np.abs(code).max(), MOST_CODE),
-        ("a matrix of its style", max(np.abs(each.matrix - np.eye(3)).max() for each in maps), MOST_SLOPE),
-        ("a shift of its style", max(np.abs(each.bias).max() for each in maps), MOST_SHIFT),
+        ("a matrix of its style", max(np.abs(style.matrix - np.eye(3)).max() for style in maps), MOST_SLOPE),
+        ("a shift of its style", max(np.abs(style.bias).max() for style in maps), MOST_SHIFT),
     )
-    odd = [f"{what} holds {value:.3g}, training knew at most {most:g}" for what, value, most in found if value > most]
-    return odd[0] if odd else None
+    for what, value, most in extremes:
+        if value > most:
+            return f"{what} holds {value:.3g}, training knew at most {most:g}"
+    return None
 
 
 def to_arrays(model: BottleGAN) -> dict[str, Tensor]:
-    """Return both generators and the only code of a client's model; what it knows of the reference set is public."""
+    """Return both generators and the only code of a client's model."""
     parts = {"normalizer": model.normalizer, "restainer": model.restainer}
     generators = {
         f"{part}.{name}": tensor.detach().cpu().clone()
@@ -110,7 +112,7 @@ def to_arrays(model: BottleGAN) -> dict[str, Tensor]:
 
 
 def from_arrays(arrays: Mapping[str, Tensor], config: Phase1Config) -> BottleGAN:
-    """Return the model that a client has uploaded, given tensors of the expected names and shapes."""
+    """Rebuild the model that a client has uploaded, from tensors of the expected names and shapes."""
     model = _new_teacher(config)
     for part, generator in (("normalizer", model.normalizer), ("restainer", model.restainer)):
         generator.load_state_dict({name: arrays[f"{part}.{name}"] for name in generator.state_dict()})
@@ -120,7 +122,7 @@ def from_arrays(arrays: Mapping[str, Tensor], config: Phase1Config) -> BottleGAN
 
 
 def need_reference(reference_set: Sequence[Pixels] | None) -> Sequence[Pixels]:
-    """Return the public reference set, which must be there if generators are uploaded."""
+    """Return the public reference set, or refuse to train generators without it."""
     if not reference_set:
         raise InputError(
             "generators cannot be trained without a reference set; give its folder, or set phase1.method to code"
@@ -129,5 +131,5 @@ def need_reference(reference_set: Sequence[Pixels] | None) -> Sequence[Pixels]:
 
 
 def _new_teacher(config: Phase1Config) -> BottleGAN:
-    """Return a client's model, to be filled."""
+    """Return an empty model for a client."""
     return as_bottlegan(build_model(config.lab.model, [STYLE], torch.Generator()))

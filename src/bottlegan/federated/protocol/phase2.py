@@ -1,4 +1,4 @@
-"""Phase 2, what both sides know: its settings, the network that is trained, and who trains on how much."""
+"""Phase 2, the part that both sides share: its settings, the network, and how much each lab trains on."""
 
 import math
 
@@ -14,7 +14,7 @@ from bottlegan.training.fixmatch import FixMatchConfig
 from bottlegan.training.task import TrainingConfig
 
 TALLY = "tally"
-"""The tensor of a reply that holds what a client has counted on its test images."""
+"""Name of the tensor with a client's counts on its test images in a reply."""
 
 
 @document
@@ -28,7 +28,7 @@ class Phase2Config:
     rounds: int = 100
     """Number of training messages to each lab."""
     local_rounds: int = 1
-    """Number of rounds that a lab trains per message. More than one saves messages if these cost more than training."""
+    """Number of rounds that a lab trains per message. More than one saves time if messages cost more than training."""
     proximal: float = 0.0
     """FedProx: half of this weighs the squared distance to the weights at the start of the round."""
     local_normalization: bool = False
@@ -52,17 +52,17 @@ class Phase2Config:
 
 
 def draw_network(config: Phase2Config, seed: int) -> Built:
-    """Return the network that round 1 begins with, tried: what cannot be trained is refused here."""
+    """Build the initial network, and check that it can be trained."""
     return build_network(config.network, config.task, torch_stream(seed, "segmenter"), crop=config.training.crop)
 
 
 def initial_weights(config: Phase2Config, seed: int) -> Weights:
-    """Return the weights that round 1 begins with."""
+    """Return the initial weights."""
     return exchanged(draw_network(config, seed).network)
 
 
 def load_network(weights: Weights, config: Phase2Config) -> Built:
-    """Return the network with the given weights; it may take no more memory than these do."""
+    """Build the network with the given weights, in no more memory than these take."""
     budget = sum(tensor.numel() for tensor in weights.values())
     built = build_network(
         config.network, config.task, torch.Generator(), crop=config.training.crop, budget=budget, tried=False
@@ -72,13 +72,13 @@ def load_network(weights: Weights, config: Phase2Config) -> Built:
 
 
 def count_examples(config: Phase2Config, labeled: int, unlabeled: int, round_number: int) -> int:
-    """Return how many images a lab trains on in a round: those with labels and, with FixMatch, all of them again.
+    """Return how many images a lab trains on in a round: the labeled ones and, with FixMatch, all of them once more.
 
-    It is what the lab weighs in the average; an unlabeled image may count for less than a labeled one.
+    This is the lab's weight in the mean; an unlabeled image may count less than a labeled one.
     """
     return labeled + (math.ceil(config.fixmatch.weight * unlabeled) if uses_unlabeled(config, round_number) else 0)
 
 
 def uses_unlabeled(config: Phase2Config, round_number: int) -> bool:
-    """Return whether labs learn from images without labels in a round, which FixMatch does once it has begun."""
+    """Return whether labs learn from unlabeled images in a round, which they do once FixMatch has started."""
     return config.fixmatch.enabled and round_number > config.fixmatch.warm_up * config.rounds

@@ -1,8 +1,8 @@
-"""What hides a lab in a round, as both sides know it: its update cut to a length, noise, sums instead of updates.
+"""How a lab is hidden in a round: clipped updates, noise, and sums instead of single updates.
 
-An update is what a lab has changed of the weights, as one row of numbers. A private update is that row, cut to a length
-that bounds what one lab can matter, with the lab's noise, on a grid of whole numbers modulo 2^32. There, sums are exact
-in any order, masks cancel exactly, and no digit beyond the grid tells anything of what was rounded.
+An update is a lab's change of the weights, as one row of numbers. For a private update, the row is clipped to a length,
+which bounds the influence of one lab; the lab's noise is added; and the result is rounded to a grid of whole numbers
+modulo 2^32. There, sums are exact in any order, and masks cancel exactly.
 """
 
 import math
@@ -19,11 +19,11 @@ from bottlegan.core.config import document
 from bottlegan.core.errors import ConfigError
 
 PRIVACY, LABS, UPDATE = "privacy", "labs", "update"
-"""Settings of a request: a `PrivacyConfig`, how many labs are added up; and a private update, the tensor of a reply."""
+"""Names of a request's settings (a `PrivacyConfig`, the number of labs in the sum) and of a private update's tensor."""
 LEAST_LABS = 3
-"""Of two labs, each can subtract itself from the sum."""
+"""Fewest labs in a sum. Of two labs, each could subtract itself and learn the other's update."""
 NOISE_RANGE = 6.0
-"""Standard deviations of noise that the grid has room for; what is beyond is cut off."""
+"""Range of the grid for noise, in standard deviations; larger noise is clipped."""
 
 Whole = NDArray[np.uint32]
 Floats = NDArray[np.float64]
@@ -40,7 +40,7 @@ class PrivacyConfig:
     noise: float = 0.0
     """Standard deviation of the noise in a round's sum of updates, as a multiple of `clip`; 0 for none."""
     noise_at: Literal["labs", "server"] = "labs"
-    """Who adds the noise. Labs that trust nobody add it: each its part with `secure`, or all of it without."""
+    """Who adds the noise. With `labs`, nobody needs to be trusted; with `secure`, each lab adds only a part of it."""
     delta: float = 1e-5
     """The delta for which epsilon is stated."""
 
@@ -57,7 +57,7 @@ class PrivacyConfig:
 
 @dataclass(frozen=True)
 class Grid:
-    """Where the private updates of so many labs are added up, without ever running over."""
+    """The grid on which the private updates of a number of labs are added without overflow."""
 
     privacy: PrivacyConfig
     labs: int
@@ -68,7 +68,7 @@ class Grid:
         """Standard deviation of the noise that each lab adds."""
         if self.privacy.noise_at == "server":
             return 0.0
-        # Even if only so many labs as are needed reply, their noise adds up to all of it.
+        # Even if only the fewest allowed labs reply, their noise adds up to the full amount.
         part = math.sqrt(count_needed(self.labs)) if self.privacy.secure else 1.0
         return self.privacy.noise * self.privacy.clip / part
 
@@ -79,37 +79,37 @@ class Grid:
 
     @property
     def step(self) -> float:
-        """What one whole number stands for."""
+        """The value of one grid step."""
         return (self.privacy.clip + NOISE_RANGE * self.deviation) / self.most
 
     def cut(self, update: Floats) -> Floats:
-        """Return an update no longer than `clip`, even after it is rounded to the grid."""
+        """Clip an update so that it is no longer than `clip`, even after rounding to the grid."""
         longest = max(0.0, self.privacy.clip - math.sqrt(self.numbers) * self.step / 2)
         length = float(np.linalg.norm(update))
         return update * (longest / length) if length > longest else update
 
     def to_whole(self, values: Floats) -> Whole:
-        """Return numbers on the grid, modulo 2^32."""
+        """Round numbers to the grid, modulo 2^32."""
         rounded = np.rint(np.clip(values / self.step, -self.most, self.most)).astype(np.int64)
         return (rounded % 2**32).astype(np.uint32)
 
     def from_whole(self, total: Whole) -> Floats:
-        """Return what a sum on the grid stands for."""
+        """Return the values of a sum on the grid."""
         return total.view(np.int32).astype(np.float64) * self.step
 
     def is_possible(self, total: Floats, count: int) -> bool:
-        """Return whether so many updates, none of them too long, can have this sum; noise is given ample room."""
+        """Return whether `count` clipped updates can have this sum, with ample room for noise."""
         room = 2 * self.deviation * math.sqrt(count * self.numbers)
         return bool(np.linalg.norm(total) <= count * self.privacy.clip + room)
 
 
 def count_needed(labs: int) -> int:
-    """Return how many of so many labs must reply: two thirds, so that no two groups without a common lab are enough."""
+    """Return how many labs must reply: two thirds, so that no two groups without a common lab are large enough."""
     return max(2, math.ceil(2 * labs / 3))
 
 
 def to_row(weights: Mapping[str, Tensor], start: Mapping[str, Tensor], own: Collection[str] = ()) -> Floats:
-    """Return what was changed as one row, in the order of the names; layers that a lab keeps to itself are not told."""
+    """Return the change of the weights as one row, sorted by name; the lab's own layers count as unchanged."""
     parts = [
         torch.zeros(start[name].numel(), dtype=torch.float64)
         if name in own
@@ -120,17 +120,17 @@ def to_row(weights: Mapping[str, Tensor], start: Mapping[str, Tensor], own: Coll
 
 
 def add_row(start: Mapping[str, Tensor], row: Floats) -> dict[str, Tensor]:
-    """Return weights that a row of changes makes of others."""
+    """Add a row of changes to the weights."""
     pieces = torch.from_numpy(row).split([start[name].numel() for name in sorted(start)])
     changes = dict(zip(sorted(start), pieces, strict=True))
     return {name: (t.double() + changes[name].reshape(t.shape)).to(t.dtype) for name, t in start.items()}
 
 
 def to_tensor(row: Whole) -> Tensor:
-    """Return whole numbers as a reply holds them."""
+    """Return whole numbers as a tensor, for a reply."""
     return torch.from_numpy(row.view(np.int32).copy())
 
 
 def from_tensor(tensor: Tensor) -> Whole:
-    """Return the whole numbers of a reply."""
+    """Return the whole numbers in a reply's tensor."""
     return tensor.numpy().view(np.uint32)

@@ -1,12 +1,12 @@
-"""Secure aggregation, the words of it: what is asked in a round, in four steps, and in what form it is answered.
+"""The messages of secure aggregation: a round's requests, in four steps, and the replies to them.
 
 | request | to | carries | reply |
 | --- | --- | --- | --- |
-| `keys` | all that were drawn | the round | what a lab makes public |
-| `shares` | those that have keys | the keys of all | for each of them, sealed: shares of seed and masking key |
-| `train` | those that have shared | the weights; who has shared | the masked update |
-| `unmask` | those that have trained | what was sealed for it; who has trained | a share of the seed of each that has |
-| | | | trained, of the masking key of each that has not |
+| `keys` | all drawn labs | the round | the lab's public keys |
+| `shares` | labs with keys | the keys of all | for each lab, sealed: shares of seed and masking key |
+| `train` | labs that have shared | the weights; who has shared | the masked update |
+| `unmask` | labs that have trained | the shares sealed for it; who has trained | for each lab, a share of its seed |
+| | | | if it has trained, of its masking key if not |
 """
 
 import hashlib
@@ -23,69 +23,69 @@ from bottlegan.federated.protocol.masking import PUBLIC_BYTES
 from bottlegan.federated.protocol.privacy import LEAST_LABS, count_needed
 
 KEYS, SHARES, REVEALED = "keys", "shares", "revealed"
-"""Tensors of requests and replies."""
+"""Names of tensors in requests and replies."""
 NAMES, PARTNERS, TRAINED = "names", "partners", "trained"
-"""Settings of requests: names as JSON, of whose keys, who has shared, and who has trained."""
+"""Names of settings in requests, each a JSON list of labs: those with keys, those that shared, those that trained."""
 MOST_LABS = 10_000
 
 
 class Circle(NamedTuple):
-    """The labs of one round whose updates are added up: their names, sorted, and what each has made public."""
+    """The labs of one round whose updates are added: their names, sorted, and their public parts."""
 
     names: tuple[str, ...]
     public: tuple[bytes, ...]
 
     @property
     def needed(self) -> int:
-        """How many labs must be there to the end."""
+        """Number of labs that must stay to the end."""
         return count_needed(len(self.names))
 
     @property
     def digest(self) -> bytes:
-        """Stands for all of it: what is sealed or masked in one circle is worth nothing in another."""
-        said = json.dumps([list(self.names), [public.hex() for public in self.public]])
-        return hashlib.sha256(said.encode()).digest()
+        """SHA-256 of the circle, which binds everything sealed or masked to it."""
+        content = json.dumps([list(self.names), [public.hex() for public in self.public]])
+        return hashlib.sha256(content.encode()).digest()
 
     def find(self, name: str) -> bytes:
-        """Return what a lab has made public."""
+        """Return a lab's public part."""
         return self.public[self.names.index(name)]
 
     def words(self, sender: str, receiver: str) -> bytes:
-        """Return what a sealed message from one lab to another is bound to."""
+        """Return the words that bind a sealed message to its sender and receiver."""
         return self.digest + json.dumps([sender, receiver]).encode()
 
     def pair(self, one: str, other: str) -> bytes:
-        """Return what the mask of two labs is bound to."""
+        """Return the words that bind a mask to its two labs."""
         return self.digest + json.dumps(sorted((one, other))).encode()
 
 
 def make_circle(names: Sequence[str], public: Sequence[bytes]) -> Circle:
-    """Return a circle, or raise `InputError` if nobody would be hidden in it."""
+    """Return a circle, or raise `InputError` if it is too small to hide anybody."""
     if not LEAST_LABS <= len(names) <= MOST_LABS or len(set(names)) < len(names) or list(names) != sorted(names):
         raise InputError(f"{len(names)} labs cannot hide each other; {LEAST_LABS} with different names are needed")
-    if len(public) != len(names) or any(len(each) != PUBLIC_BYTES for each in public):
-        raise InputError("there are not as many keys as labs, or they are not whole")
+    if len(public) != len(names) or any(len(key) != PUBLIC_BYTES for key in public):
+        raise InputError("the number of keys is not that of the labs, or a key has the wrong length")
     return Circle(tuple(names), tuple(public))
 
 
 def read_names(text: str) -> list[str]:
-    """Return names that a request lists as JSON."""
+    """Parse a JSON list of names in a request."""
     try:
-        found = json.loads(text)
+        names = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise InputError("a list of names in a request is none")
-    return found
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise InputError("a setting that should be a list of names is not one")
+    return names
 
 
 def to_bytes(tensor: Tensor | None, rows: int, width: int) -> list[bytes]:
-    """Return the rows of a tensor of bytes, which must have this form, or raise `InputError`."""
+    """Return the rows of a tensor of bytes, or raise `InputError` if it has another form."""
     if tensor is None or tensor.dtype != torch.uint8 or tuple(tensor.shape) != (rows, width):
         raise InputError(f"it must be {rows} rows of {width} bytes")
     return [row.tobytes() for row in tensor.numpy()]
 
 
 def from_bytes(rows: Sequence[bytes]) -> Tensor:
-    """Return rows of bytes as a tensor."""
+    """Stack rows of bytes as a tensor."""
     return torch.from_numpy(np.frombuffer(b"".join(rows), np.uint8).reshape(len(rows), -1).copy())

@@ -1,4 +1,4 @@
-"""What a client sends is hostile until it has passed here: names, shapes, types, finite numbers, possible counts."""
+"""Validation of everything a client sends: names, shapes, types, finite numbers, possible counts."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -7,9 +7,12 @@ from statistics import median_low
 import torch
 from torch import Tensor
 
+from bottlegan.core.errors import InputError
 from bottlegan.metrics.tally import MOST, Layout, find_changed_tally
 from bottlegan.metrics.tally import find_bad_tally as find_bad_counts
 
+MOST_NAMES, LONGEST_NAME, LONGEST_TEXT = 10_000, 300, 1_000_000
+"""Limits of a message: names in a part of it, and characters of a name and of a text."""
 Tensors = Mapping[str, Tensor]
 Trained = dict[str, Tensor]
 
@@ -17,7 +20,7 @@ Trained = dict[str, Tensor]
 def find_fault(
     arrays: Tensors, shapes: Mapping[str, tuple[int, ...]], dtype: torch.dtype = torch.float32
 ) -> str | None:
-    """Return what is wrong with tensors that should be finite, of one type, and of exactly these names and shapes."""
+    """Return what is wrong with tensors that should be finite, of one type, with exactly these names and shapes."""
     if missing := sorted(shapes.keys() - arrays.keys()):
         return f"tensor {missing[0]} is missing"
     if extra := sorted(arrays.keys() - shapes.keys()):
@@ -33,7 +36,7 @@ def find_fault(
 
 
 def find_bad_number(numbers: Mapping[str, float], wanted: frozenset[str]) -> str | None:
-    """Return what is wrong with numbers that should be finite, not negative, and of exactly these names."""
+    """Return what is wrong with numbers that should be finite and not negative, with exactly these names."""
     if numbers.keys() != wanted:
         odd = sorted(numbers.keys() ^ wanted)
         return f"number {printable(odd[0])} is {'missing' if odd[0] in wanted else 'unexpected'}"
@@ -42,32 +45,32 @@ def find_bad_number(numbers: Mapping[str, float], wanted: frozenset[str]) -> str
 
 
 def find_bad_count(numbers: Mapping[str, float], wanted: frozenset[str]) -> str | None:
-    """Return what is wrong with numbers that should be counts, and of exactly these names."""
+    """Return what is wrong with numbers that should be counts, with exactly these names."""
     bad = [name for name, value in numbers.items() if not (float(value).is_integer() and value <= MOST)]
     return find_bad_number(numbers, wanted) or (f"number {bad[0]} is {numbers[bad[0]]}, no count" if bad else None)
 
 
 def find_bad_tally(arrays: Tensors, name: str, layout: Layout, announced: Sequence[int]) -> str | None:
-    """Return what is wrong with a reply whose only tensor, called `name`, should hold what a client has counted.
+    """Return what is wrong with a reply whose only tensor, called `name`, should hold a client's counts.
 
-    It must be of the images that the client has announced, with so many pixels or patches of each class.
+    They must add up to the numbers of pixels or patches per class that the client announced when it joined.
     """
     fault = find_fault(arrays, {name: (layout.size,)}, torch.float64) or find_bad_counts(arrays[name], layout)
     return fault or find_changed_tally(arrays[name], layout, announced)
 
 
 def find_negative(arrays: Tensors) -> str | None:
-    """Return the first variance of batch norm that is below zero, which no batch has."""
+    """Return the first variance of batch norm that is negative, which no batch can have."""
     bad = [name for name, tensor in arrays.items() if name.endswith("running_var") and bool((tensor < 0).any())]
     return f"tensor {bad[0]} holds a variance below zero" if bad else None
 
 
 def clip_updates(replies: Mapping[str, Trained], start: Tensors, bound: float) -> dict[str, Trained]:
-    """Return what clients have trained, with updates no longer than `bound` times the median of those that are any.
+    """Clip the clients' updates to `bound` times the median length of those that are not zero.
 
-    A lab without labels changes nothing as long as it is sure of nothing: were half of the labs like that, a median of
-    all would be zero, and so would everybody's update. Of two, the shorter one is the median: of so few nobody can tell
-    which one is odd.
+    A lab without labels changes nothing until it is confident of some pixels. If half of the labs were like that, the
+    median of all lengths would be zero, and so would every update. Of two lengths the shorter is the median, because
+    nobody can tell which of the two is odd.
     """
     lengths = {name: update_length(weights, start) for name, weights in replies.items()}
     most = bound * median_low([length for length in lengths.values() if length > 0] or [0.0])
@@ -78,26 +81,35 @@ def clip_updates(replies: Mapping[str, Trained], start: Tensors, bound: float) -
 
 
 def shorten(weights: Tensors, start: Tensors, share: float) -> Trained:
-    """Return weights that went only a share of the way."""
+    """Return the weights after only a share of the change."""
     return {name: (begun + share * (weights[name].double() - begun)).to(begun.dtype) for name, begun in start.items()}
 
 
 def limit_shares(counts: Mapping[str, float], bound: float) -> dict[str, float]:
-    """Return what each client weighs: what it has counted, but no more than `bound` times the median of all clients'.
+    """Return each client's weight: its count, but at most `bound` times the median of all clients.
 
-    A client counts its images itself; one that says it has a billion must not outweigh all others.
+    A client counts its images itself; one that claims a billion must not outweigh all others.
     """
     most = bound * median_low(counts.values())
     return {name: min(float(count), most) for name, count in counts.items()}
 
 
 def update_length(weights: Tensors, start: Tensors) -> float:
-    """Return the Euclidean norm of what a client has changed."""
+    """Return the Euclidean norm of a client's change of the weights."""
     return float(
         torch.stack([(weights[name].double() - start[name].double()).square().sum() for name in start]).sum().sqrt()
     )
 
 
+def check_names(part: Mapping[str, object]) -> None:
+    """Refuse endless or unprintable names in a part of a message."""
+    if len(part) > MOST_NAMES:
+        raise InputError(f"it holds {len(part)} names, at most {MOST_NAMES} are allowed")
+    for name in part:
+        if not (0 < len(name) <= LONGEST_NAME and name.isprintable()):
+            raise InputError(f"a name is empty, not printable or longer than {LONGEST_NAME}: {name[:40]!r}")
+
+
 def printable(text: str) -> str:
-    """Return a client's text fit for a log: one line, no control characters, not endless."""
+    """Make a client's text safe for a log: one line, no control characters, at most 200 characters."""
     return "".join(character if character.isprintable() else "?" for character in text)[:200]

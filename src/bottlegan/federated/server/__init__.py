@@ -1,1 +1,1 @@
-"""The server's half of the federation: `run_phase1`, then `run_phase2`. Free of any network code."""
+"""The server's side of the federation: `run_phase1`, then `run_phase2`. Contains no network code."""

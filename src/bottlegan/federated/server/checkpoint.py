@@ -1,6 +1,6 @@
-"""A federation's state on disk, after every round: one safetensors file, without pickle, in two generations.
+"""A federation's state after each round: one safetensors file, without pickle, in two generations.
 
-Random streams need no place in it: each is made anew from the seed and the number of the round.
+It needs no random state: each stream is derived from the seed and the number of the round.
 """
 
 import json
@@ -26,7 +26,7 @@ KEY = "federation"
 
 
 def save_rounds(path: Path, config: FederationConfig, state: "State") -> None:
-    """Write a run to `path`, whole or not at all; what was there is the older generation from now on."""
+    """Write a run to `path` atomically; the file that was there becomes the older generation."""
     names = list(state.weights)
     tensors = {f"weights.{name}": tensor.contiguous() for name, tensor in state.weights.items()}
     tensors |= {f"server.{name}": tensor.contiguous() for name, tensor in state.aggregator.state(names).items()}
@@ -36,10 +36,10 @@ def save_rounds(path: Path, config: FederationConfig, state: "State") -> None:
 
 
 def load_rounds(path: Path, config: FederationConfig, state: "State") -> str | None:
-    """Bring `state` to where the run in `path` was, if there is one; it must have been of the same configuration.
+    """Restore `state` from the checkpoint in `path`, if there is one; its configuration must be the same.
 
     Returns:
-        Why it was the older generation, if so.
+        Why the older generation was used, if so.
     """
     remedy = f"remove it and {find_older(path).name} to start anew, or choose another folder"
     kept = read_generation(path, remedy)
@@ -67,10 +67,10 @@ def load_rounds(path: Path, config: FederationConfig, state: "State") -> str | N
 
 
 def _below(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return the tensors whose name begins with a prefix, without it."""
+    """Return the tensors whose names begin with a prefix, with the prefix removed."""
     return {name.removeprefix(f"{prefix}."): t for name, t in tensors.items() if name.startswith(f"{prefix}.")}
 
 
 def _to_json(config: FederationConfig) -> dict[str, object]:
-    # Through JSON, as it will be compared with what was read from there.
+    # Through JSON, because it is compared with values read from JSON.
     return json.loads(json.dumps(to_values(config)))

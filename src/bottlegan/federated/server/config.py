@@ -1,4 +1,4 @@
-"""A federation's settings: all that decides what comes of it, besides the clients."""
+"""A federation's settings: together with the clients, they determine its result."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from bottlegan.federated.protocol.phase2 import Phase2Config
 from bottlegan.federated.protocol.privacy import LEAST_LABS, PrivacyConfig
 
 UNSET = ""
-"""In a Flower app's configuration, what has its default."""
+"""A value in a Flower app's configuration that stands for the default."""
 StrategyName = Literal["fedavg", "fedavgm", "fedprox", "fedadam"]
 Robust = Literal["none", "trimmed", "median"]
 
@@ -89,14 +89,14 @@ class FederationConfig:
     privacy: PrivacyConfig = PrivacyConfig()
 
     def __post_init__(self) -> None:
-        """Check what the parts ask of each other."""
+        """Check that the parts fit together."""
         if self.upload_deadline <= 0:
             raise ConfigError("upload_deadline must be above 0")
         if self.strategy.name == "fedprox" and self.phase2.proximal == 0:
             raise ConfigError("strategy fedprox needs phase2.proximal above 0; without it, it is fedavg")
         if self.privacy.active and self.strategy.robust != "none":
             raise ConfigError(
-                f"strategy.robust = {self.strategy.robust} looks at single updates, which privacy hides or blurs; "
+                f"strategy.robust = {self.strategy.robust} compares single updates, which privacy hides or blurs; "
                 "set strategy.robust = none, or privacy.secure = false and privacy.noise = 0"
             )
         if self.privacy.secure and self.rounds.clients and self.rounds.clients < LEAST_LABS:
@@ -104,20 +104,20 @@ class FederationConfig:
 
 
 def check_usable_styles(config: FederationConfig) -> None:
-    """Refuse styles that phase 2 cannot use: it maps colors, and published generators look at the whole image."""
+    """Refuse styles that phase 2 cannot use: it needs maps of colors, but published generators look at whole images."""
     phase1 = config.phase1
     if phase1.method == "code" or config.phase2.mode == "plain":
         return
     form = phase1.server.train.model.generator
     if form.kind != "pixel" or form.statistics != "frozen" or not form.skip:
         raise ConfigError(
-            "phase1: its global model is no map of colors, which phase 2 needs; let the server learn from pairs "
+            "phase1: phase 2 needs a map of colors, which this global model is not; let the server learn from pairs "
             "(phase1.adversarial.paired = true), or use the preset cpu"
         )
 
 
 def check_enough_labs(config: FederationConfig, labs: int) -> None:
-    """Refuse a federation that needs more labs in a round than there are: it would wait for them in vain."""
+    """Refuse a federation that needs more labs per round than there are: it would wait in vain."""
     if config.privacy.secure and labs < LEAST_LABS:
         raise ConfigError(f"privacy.secure needs {LEAST_LABS} labs, but there are {labs}; add labs, or set it to false")
     if config.rounds.least > labs:
@@ -128,14 +128,14 @@ def check_enough_labs(config: FederationConfig, labs: int) -> None:
 
 
 def flatten(config: FederationConfig) -> dict[str, Scalar]:
-    """Return a configuration as Flower's run configuration holds it: dots for tables, and lists as JSON."""
+    """Return a configuration in the form of Flower's run configuration: dotted keys, and lists as JSON."""
     return dict(_flatten(to_tables(config), ""))
 
 
 def to_tables(config: FederationConfig) -> dict[str, Any]:
-    """Return a configuration as the tables of a Flower app, which may hold no lists: they become JSON.
+    """Return a configuration as the tables of a Flower app. Flower allows no lists, so they become JSON.
 
-    What is not set is there as an empty text, because Flower lets a run change only what is there.
+    Unset values become empty texts, because a run can only override keys that exist.
     """
     tables = _write_lists(to_values(config))
     _add_unset(config, tables)
@@ -143,7 +143,7 @@ def to_tables(config: FederationConfig) -> dict[str, Any]:
 
 
 def unflatten(values: Mapping[str, Scalar]) -> FederationConfig:
-    """Return the configuration that was flattened; keys that are missing or empty have their default."""
+    """Return the configuration from flattened values; missing or empty keys have their default."""
     nested: dict[str, Any] = {}
     for key, value in values.items():
         if value == UNSET:
@@ -165,12 +165,12 @@ def _write_lists(values: Any) -> Any:
 
 
 def _add_unset(config: Any, table: dict[str, Any]) -> None:
-    for each in fields(config):
-        value = getattr(config, each.name)
+    for field in fields(config):
+        value = getattr(config, field.name)
         if value is None:
-            table[each.name] = UNSET
+            table[field.name] = UNSET
         elif is_dataclass(value):
-            _add_unset(value, table[each.name])
+            _add_unset(value, table[field.name])
 
 
 def _read_json(text: str) -> Any:

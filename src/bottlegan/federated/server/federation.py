@@ -1,4 +1,4 @@
-"""A whole federation on the server: phase 1, then phase 2. Whoever runs one, runs this; only the exchange differs."""
+"""A whole federation on the server: phase 1, then phase 2. Every federation runs this; only the exchange differs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -43,36 +43,36 @@ def run_federation(
     progress: Progress | None = None,
     label: str = "rounds",
 ) -> State:
-    """Run both phases, or what is left of them, and write the result to `folder`.
+    """Run or resume both phases, and write the result to `folder`.
 
     Args:
         exchange: Reaches the clients.
-        config: What to do; in a folder that holds a run already, it must be the same.
-        folder: Where the run is kept, for its owner's eyes only.
-        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
-        prior: The model file that styles are fitted to, which labs are sent; by default the one that is shipped.
-        progress: Where to report progress; events are also appended to the log in `folder`.
-        label: What the rounds are called there.
+        config: The settings; to resume a run, they must be the same as before.
+        folder: The folder of the run, which only its owner can read.
+        reference_set: The public reference set C, which phase 1 needs unless its method is `code`.
+        prior: The model file that styles are fitted to, which is sent to the labs; by default the shipped one.
+        progress: Where to report progress. Events are also appended to the log in `folder`.
+        label: Name of the rounds in the progress.
     """
     if (most := exchange.most()) is not None:
         check_enough_labs(config, most)
     check_usable_styles(config)
-    begin(config)  # a network that cannot be built is told before anybody is asked for anything
+    begin(config)  # refuse a network that cannot be built before asking anybody for anything
     with keeping_private():
         keep_prior(folder, prior)
         keep_config(folder, config)
-        with logging_to(folder, progress) as told:
-            told.event(BEGUN, version=__version__, rounds=config.phase2.rounds)
-            roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=told)
+        with logging_to(folder, progress) as events:
+            events.event(BEGUN, version=__version__, rounds=config.phase2.rounds)
+            roster = run_phase1(exchange, config, folder, reference_set=reference_set, progress=events)
             state = run_phase2(
-                exchange, config, folder, roster, reference_set=reference_set, progress=told, label=label
+                exchange, config, folder, roster, reference_set=reference_set, progress=events, label=label
             )
-            told.event(FINISHED)
+            events.event(FINISHED)
     return state
 
 
 def keep_config(folder: Path, config: FederationConfig) -> None:
-    """Write the configuration to `folder`; one that is there already must be the same."""
+    """Write the configuration to `folder`; an existing one must be the same."""
     make_folder(folder)
     if holds_run(folder) and read_document(FederationConfig, folder / CONFIG) != config:
         raise InputError(f"{folder}: holds a run of another configuration or seed; choose another folder, or remove it")
@@ -80,7 +80,7 @@ def keep_config(folder: Path, config: FederationConfig) -> None:
 
 
 def keep_prior(folder: Path, prior: Path | None) -> None:
-    """Copy the federation's own prior to `folder`; a run that is there already must be of the same one."""
+    """Copy the federation's own prior to `folder`; an existing run must have the same one."""
     content = None if prior is None else prior.read_bytes()
     if holds_run(folder) and content != (find_prior(folder).read_bytes() if find_prior(folder) != PRIOR else None):
         raise InputError(f"{folder}: holds a run of another prior; choose another folder, or remove it")
@@ -91,22 +91,20 @@ def keep_prior(folder: Path, prior: Path | None) -> None:
             temporary.write_bytes(content)
 
 
-def remove_client(
-    folder: Path, name: str, *, reference_set: Sequence[Pixels] | None = None, progress: Progress | None = None
-) -> None:
-    """Remove a client, its upload and its style from the federation in `folder`, where no run may be going on.
+def remove_client(folder: Path, name: str, *, reference_set: Sequence[Pixels] | None = None) -> None:
+    """Remove a client, its upload and its style from the federation in `folder`, which must not be running.
 
-    It is not asked again, even if it is still connected. The other clients get the new styles when the run is resumed.
+    The client is not asked again, even if it is still connected. The others get the new styles when the run resumes.
     """
     members = read_members(folder)
     if name not in members.clients:
-        known = ", ".join(sorted(members.clients)) or "none"
-        raise InputError(f"{folder}: has no client called {name}; there are: {known}")
+        names = ", ".join(sorted(members.clients)) or "none"
+        raise InputError(f"{folder}: has no client called {name}; there are: {names}")
     with keeping_private(), EventLog(folder / LOG) as log:
-        kept = {each: member for each, member in members.clients.items() if each != name}
+        kept = {other: member for other, member in members.clients.items() if other != name}
         write_members(folder, Members(clients=kept, removed=(*members.removed, name)))
         uploads = UploadStore(folder / UPLOADS)
         if name in uploads.names():
             uploads.remove(name)
-        assemble_styles(folder, read_document(FederationConfig, folder / CONFIG), reference_set, progress or Silent())
+        assemble_styles(folder, read_document(FederationConfig, folder / CONFIG), reference_set, Silent())
         log.event(REMOVED, client=name)

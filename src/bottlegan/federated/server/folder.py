@@ -1,18 +1,18 @@
-"""The folder of a run: all of it is in here, and a run that was stopped anywhere goes on from here.
+"""The folder of a run. It holds the whole state, so a run can be resumed wherever it stopped.
 
 | file | holds |
 | --- | --- |
 | federation.json | the configuration |
 | federation.jsonl | what happened, line by line; the last one says how it ended |
 | clients.json | who takes part |
-| prior.safetensors | the model that styles are fitted to, if it is not the one that is shipped |
+| prior.safetensors | the model that styles are fitted to, if it is not the shipped one |
 | uploads/, styles.safetensors | phase 1: the clients' styles, and the global BottleGAN made of them |
 | distilling/ | phase 1: the global BottleGAN while it is being trained |
 | checkpoint.safetensors, history.json | phase 2: the last round, and what happened in each so far |
-| checkpoint.previous.safetensors, clients.previous.json | what these were before, used if they are damaged |
+| checkpoint.previous.safetensors, clients.previous.json | the previous versions, used if the files are damaged |
 | network.safetensors, scores.txt | the result |
 
-Each has a checksum in it, but for the last; the log is a chain of them.
+Every file but scores.txt contains a checksum; the lines of the log are chained by checksums.
 """
 
 from collections.abc import Iterable, Iterator
@@ -31,7 +31,7 @@ CHECKPOINT, HISTORY = "checkpoint.safetensors", "history.json"
 OWN_PRIOR = "prior.safetensors"
 NETWORK, SCORES = "network.safetensors", "scores.txt"
 BEGUN, WAITING, FINISHED, FAILED, REMOVED, DAMAGED = "begun", "waiting", "finished", "failed", "removed", "damaged"
-"""Events of a whole run."""
+"""Events in the log."""
 
 
 def holds_run(folder: Path) -> bool:
@@ -40,29 +40,29 @@ def holds_run(folder: Path) -> bool:
 
 
 def find_prior(folder: Path) -> Path:
-    """Return the model file that the styles of a run are fitted to: its own, or the one that is shipped."""
+    """Return the model file that the styles of a run are fitted to: its own, or the shipped one."""
     return folder / OWN_PRIOR if (folder / OWN_PRIOR).exists() else PRIOR
 
 
 @contextmanager
 def logging_to(folder: Path, progress: Progress | None = None) -> Iterator[Progress]:
-    """Yield what tells events to `progress` and to the log in `folder`; whatever ends the block is told there, too."""
+    """Report events to `progress` and to the log in `folder`, including an error that ends the block."""
     make_folder(folder)
     with EventLog(folder / LOG) as log:
-        told = _Both(progress or Silent(), log)
+        events = _Both(progress or Silent(), log)
         try:
-            yield told
+            yield events
         except WaitingError as error:
-            told.event(WAITING, clients=list(error.missing))
+            events.event(WAITING, clients=list(error.missing))
             raise
         except BaseException as error:
-            told.event(FAILED, error=type(error).__name__, text=" ".join(str(error).split()))
+            events.event(FAILED, error=type(error).__name__, text=" ".join(str(error).split()))
             raise
 
 
 @dataclass(frozen=True)
 class _Both:
-    """Shows progress in one place, and tells events to two."""
+    """Shows progress in one place, and reports events to two."""
 
     shown: Progress
     log: EventLog

@@ -1,4 +1,4 @@
-"""Who takes part in a federation: the document that `clients.json` holds."""
+"""The clients of a federation: the content of `clients.json`."""
 
 from pathlib import Path
 
@@ -15,30 +15,30 @@ class Member:
     unlabeled: int
     test: int
     classes: tuple[int, ...] = ()
-    """How many labeled pixels or patches it has of each class."""
+    """Number of labeled pixels or patches of each class."""
     tested: tuple[int, ...] = ()
-    """How many pixels or patches of each class it tests on: what every tally of it must count."""
+    """Number of test pixels or patches of each class, which each of its tallies must add up to."""
     verdict: str = ""
-    """On its style, once it has uploaded it."""
+    """Verdict on its style, once uploaded."""
     styles: str = ""
-    """Digest of the styles that it was given last."""
+    """Digest of the styles that it received last."""
 
 
 @document
 class Members:
-    """All clients that have joined, and those that were removed and are not asked any more."""
+    """All clients that have joined, and those that were removed and are never asked again."""
 
     clients: dict[str, Member]
     removed: tuple[str, ...] = ()
 
 
 def read_members(folder: Path) -> Members:
-    """Return the clients of the federation in `folder`."""
+    """Read the clients of the federation in `folder`."""
     path = folder / MEMBERS
-    kept = read_generation(path, "restore one of them from a backup, or begin anew in another folder")
+    kept = read_generation(path, "restore one of them from a backup, or start over in another folder")
     return Members(clients={}) if kept is None else from_stamped_json(Members, kept.content, path)
 
 
 def write_members(folder: Path, members: Members) -> None:
-    """Keep the clients of the federation in `folder`."""
+    """Write the clients of the federation in `folder`."""
     write_generation(folder / MEMBERS, to_stamped_json(members))

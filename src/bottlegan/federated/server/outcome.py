@@ -1,4 +1,4 @@
-"""What comes of a federation: what its network's file says, and the scores as a table."""
+"""The result of a federation: the document in its network's file, and the scores as a table."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +12,11 @@ from bottlegan.models.network_file import NetworkDocument, digest_model
 from bottlegan.models.weights import read_weights
 
 HEADS = {"iou": "IOU", "dice": "Dice", "accuracy": "accuracy", "balanced_accuracy": "balanced", "auroc": "AUROC"}
-"""Of the scores of a table, in this order; the last two are `ece` and `nll`."""
+"""Column heads of a table of scores, in this order; `ece` and `nll` come last."""
 
 
 def describe_network(config: FederationConfig, folder: Path, history: History) -> NetworkDocument:
-    """Return what the file of the network says that the federation in `folder` has trained."""
+    """Return the document for the file of the network that the federation in `folder` has trained."""
     scored = find_scored(history)
     phase2 = config.phase2
     return NetworkDocument(
@@ -31,28 +31,28 @@ def describe_network(config: FederationConfig, folder: Path, history: History) -
         record={
             "software": f"bottlegan {__version__}",
             "rounds": len(history.rounds),
-            "labs": len({name for each in history.rounds for name in each.trained}),
+            "labs": len({name for record in history.rounds for name in record.trained}),
             "seed": config.seed,
-            **_tell_privacy(config.privacy, history),
+            **_describe_privacy(config.privacy, history),
         },
     )
 
 
-def _tell_privacy(privacy: PrivacyConfig, history: History) -> dict[str, str | int | float]:
-    """Return what a network's file says of how private its training was."""
-    said: dict[str, str | int | float] = {"secure_aggregation": "yes"} if privacy.secure else {}
+def _describe_privacy(privacy: PrivacyConfig, history: History) -> dict[str, str | int | float]:
+    """Return how private the training was, for the network's file."""
+    fields: dict[str, str | int | float] = {"secure_aggregation": "yes"} if privacy.secure else {}
     if history.rounds and history.rounds[-1].epsilon is not None:
-        said |= {"epsilon": history.rounds[-1].epsilon, "delta": privacy.delta, "noise_at": privacy.noise_at}
-    return said
+        fields |= {"epsilon": history.rounds[-1].epsilon, "delta": privacy.delta, "noise_at": privacy.noise_at}
+    return fields
 
 
 def find_scored(history: History) -> RoundRecord | None:
-    """Return the last round that was scored, if one was."""
+    """Return the last round that was scored, if any."""
     return next((record for record in reversed(history.rounds) if record.scores), None)
 
 
 def format_scores(history: History) -> str:
-    """Return the last scores as text, client by client, those of all images together, and those of each class."""
+    """Return the last scores as text: for each client, for all images together, and for each class."""
     scored = find_scored(history)
     if scored is None:
         return "No client has test images, so nothing was scored.\n"
@@ -61,7 +61,7 @@ def format_scores(history: History) -> str:
     wide = max(len("client"), *(len(name) for name, _ in rows))
     heads = [HEADS.get(key, key.upper()) for key in keys]
     lines = [f"After round {scored.number}:", "", "  ".join([f"{'client':<{wide}}", *(f"{head:>5}" for head in heads)])]
-    lines += ["  ".join([f"{name:<{wide}}", *_cells(each, keys, heads)]) for name, each in rows]
+    lines += ["  ".join([f"{name:<{wide}}", *_cells(scores, keys, heads)]) for name, scores in rows]
     of_classes = {key: value for key, value in scored.scores.items() if "/" in key}
     if of_classes:
         lines += ["", *(f"{' of '.join(key.split('/', 1)):<40}  {value:.3f}" for key, value in of_classes.items())]
@@ -69,6 +69,6 @@ def format_scores(history: History) -> str:
 
 
 def _cells(scores: Mapping[str, float], keys: list[str], heads: list[str]) -> list[str]:
-    """Return a row's numbers; some labs have no score of some kind, such as an AUROC where they have one class only."""
+    """Return a row's cells. Some scores can be missing, such as the AUROC of a lab with one class only."""
     wide = [max(5, len(head)) for head in heads]
     return [f"{scores[key]:{w}.3f}" if key in scores else f"{'-':>{w}}" for key, w in zip(keys, wide, strict=True)]

@@ -1,7 +1,7 @@
-"""Phase 1 on the server: who takes part, what everybody's style is, and all styles back to all of them.
+"""Phase 1 on the server: clients join, upload their styles, and receive the styles of all.
 
-A client is asked for its style once. One that comes later is taken in without asking the others again; one that is
-removed leaves neither its upload nor its style behind.
+Each client is asked for its style once. When a client joins later, the others are not asked again. When one is removed,
+its upload and its style are deleted.
 """
 
 import json
@@ -65,16 +65,16 @@ def run_phase1(
     reference_set: Sequence[Pixels] | None = None,
     progress: Progress | None = None,
 ) -> Roster:
-    """Take in all clients that are there and not known yet, and bring everybody's styles up to date.
+    """Let all new clients join, and bring the styles of all clients up to date.
 
-    What `folder` holds already is not asked for again.
+    Uploads that are in `folder` already are not requested again.
 
     Args:
         exchange: Reaches the clients.
-        config: What to do.
-        folder: Where the run is kept.
-        roster: Who takes part so far; without it, as the folder says.
-        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
+        config: The settings.
+        folder: The folder of the run.
+        roster: The clients so far; by default as stored in the folder.
+        reference_set: The public reference set C, which phase 1 needs unless its method is `code`.
         progress: Where to report progress.
     """
     progress = progress or Silent()
@@ -83,31 +83,31 @@ def run_phase1(
     join(exchange, config, roster, roster.list_strangers(present))
     check_joined(config, roster, present)
     if config.phase2.mode != "plain":
-        known = set(UploadStore(folder / UPLOADS).names())
-        collect(exchange, config, roster, [name for name in roster.list_joined(present) if name not in known])
+        uploaded = set(UploadStore(folder / UPLOADS).names())
+        collect(exchange, config, roster, [name for name in roster.list_joined(present) if name not in uploaded])
         roster.styles = assemble_styles(folder, config, reference_set, progress)
         deliver(exchange, config, roster, roster.list_behind(present))
     return roster
 
 
 def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
-    """Ask clients how many images they have, and take in those that have in common with us what they must."""
+    """Ask clients for the numbers of their images, and admit those whose versions and settings match."""
     if not names:
         return
     prior = find_prior(roster.folder)
     own = introduce(config.phase2, prior)
     sent = {} if prior == PRIOR else {PRIOR_CONTENT: read_bytes(prior)}
-    said = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
-    said[PRIVACY] = json.dumps(to_values(config.privacy), sort_keys=True)
-    asked = {name: Request("join", sent, {**said, "client": name}) for name in names}
+    settings = {HANDSHAKE: to_text(own), "config": json.dumps(to_values(config.phase2), sort_keys=True)}
+    settings[PRIVACY] = json.dumps(to_values(config.privacy), sort_keys=True)
+    asked = {name: Request("join", sent, {**settings, "client": name}) for name in names}
     classes, tested = ([f"{kind}{k}" for k in range(config.phase2.task.count)] for kind in (CLASS, TEST_CLASS))
     joined = {}
     for name, reply in exchange.ask(asked, config.rounds.deadline).items():
         try:
             check_name(name)
-            found = _expect(reply)
-            numbers = found.numbers
-            if fault := find_difference(from_tensor(found.arrays.get(HANDSHAKE)), own):
+            answer = _expect(reply)
+            numbers = answer.numbers
+            if fault := find_difference(from_tensor(answer.arrays.get(HANDSHAKE)), own):
                 raise RefusalError(fault)
             if fault := find_bad_count(numbers, COUNTS.union(classes, tested)):
                 raise InputError(fault)
@@ -126,7 +126,7 @@ def join(exchange: Exchange, config: FederationConfig, roster: Roster, names: Se
 
 
 def check_joined(config: FederationConfig, roster: Roster, present: Sequence[str]) -> None:
-    """Refuse a federation that labs do not join because of its settings, and classes that no lab has labels of."""
+    """Refuse a federation whose settings keep too many labs from joining, and classes without labels in any lab."""
     refusals = {name: reason for name, reason in roster.left_out.items() if reason.startswith(REFUSES)}
     joined = roster.list_joined(present)
     if refusals and len(joined) < config.rounds.least:
@@ -142,7 +142,7 @@ def check_joined(config: FederationConfig, roster: Roster, present: Sequence[str
 
 
 def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
-    """Ask clients for their style, and keep what can be used."""
+    """Ask clients for their styles, and store the valid ones."""
     settings = json.dumps(to_values(config.phase1), sort_keys=True)
     request = Request("contribute", settings={"config": settings, "seed": config.seed})
     prior = read_weights(find_prior(roster.folder))
@@ -151,25 +151,25 @@ def collect(exchange: Exchange, config: FederationConfig, roster: Roster, names:
     uploaded = {}
     for name, reply in exchange.ask(dict.fromkeys(names, request), config.upload_deadline).items():
         try:
-            found = _expect(reply)
-            if fault := find_fault(found.arrays, shapes) or find_bad_number(found.numbers, frozenset((VERDICT,))):
+            answer = _expect(reply)
+            if fault := find_fault(answer.arrays, shapes) or find_bad_number(answer.numbers, frozenset((VERDICT,))):
                 raise InputError(fault)
-            if fault := find_odd_style(found.arrays, config.phase1, prior):
+            if fault := find_odd_style(answer.arrays, config.phase1, prior):
                 raise InputError(fault)
-            if found.numbers[VERDICT] >= VERDICTS.index(Verdict.REFUSED):
+            if answer.numbers[VERDICT] >= VERDICTS.index(Verdict.REFUSED):
                 raise InputError("its style was refused: its images do not look like stained tissue")
         except InputError as error:
             roster.leave_out(name, str(error))
         else:
-            uploads.put(name, found.arrays)
-            verdict = VERDICTS[int(found.numbers[VERDICT])].value
+            uploads.put(name, answer.arrays)
+            verdict = VERDICTS[int(answer.numbers[VERDICT])].value
             uploaded[name] = replace(roster.members.clients[name], verdict=verdict)
             roster.progress.event("upload", client=name, verdict=verdict)
     roster.put(uploaded)
 
 
 def deliver(exchange: Exchange, config: FederationConfig, roster: Roster, names: Sequence[str]) -> None:
-    """Give the styles to clients that have not got these."""
+    """Send the current styles to clients that do not have them yet."""
     if roster.styles is None or not names:
         return
     delivered = {}
@@ -183,7 +183,7 @@ def deliver(exchange: Exchange, config: FederationConfig, roster: Roster, names:
 
 
 def read_bytes(path: Path) -> Tensor:
-    """Return a file as a request carries it."""
+    """Return a file's bytes as a tensor for a request."""
     return torch.from_numpy(np.frombuffer(path.read_bytes(), np.uint8).copy())
 
 

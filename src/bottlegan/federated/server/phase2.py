@@ -1,6 +1,6 @@
-"""Phase 2 on the server: rounds that survive what clients and machines do.
+"""Phase 2 on the server: training rounds that tolerate failing clients and crashes.
 
-A run that was killed goes on after its last round, and ends with the same bytes as one that was not.
+A run that was killed resumes after its last finished round, and ends with the same bytes as an uninterrupted one.
 """
 
 from collections.abc import Sequence
@@ -36,16 +36,16 @@ def run_phase2(
     progress: Progress | None = None,
     label: str = "rounds",
 ) -> State:
-    """Train one network for all rounds, or those that are left, and write it to `folder`.
+    """Train one network for all rounds, or the remaining ones, and write it to `folder`.
 
     Args:
         exchange: Reaches the clients.
-        config: What to do.
-        folder: Where the run is kept, and saved after every round.
-        roster: Who takes part, as `run_phase1` returns it; those that come later are taken in before the next round.
-        reference_set: The public reference set C, which phase 1 needs unless it is of codes.
+        config: The settings.
+        folder: The folder of the run, which is saved there after every round.
+        roster: The clients, as `run_phase1` returns them. Clients that come later join before the next round.
+        reference_set: The public reference set C, which phase 1 needs unless its method is `code`.
         progress: Where to report progress.
-        label: What the rounds are called there.
+        label: Name of the rounds in the progress.
     """
     progress = progress or Silent()
     state = begin(config)
@@ -70,7 +70,7 @@ def run_phase2(
 
 
 def account(privacy: PrivacyConfig, before: History, record: RoundRecord) -> RoundRecord:
-    """Return the record of a round with what was spent of the labs' privacy, if there is noise that it is spent by."""
+    """Add to a round's record how much of the labs' privacy has been spent, if there is noise."""
     if not privacy.noise:
         return record
     asked = History(rounds=(*before.rounds, record)).count_most_asked()
@@ -79,15 +79,13 @@ def account(privacy: PrivacyConfig, before: History, record: RoundRecord) -> Rou
 
 
 def tell(record: RoundRecord) -> dict[str, Json]:
-    """Return what is told of a round."""
-    told: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
+    """Return the fields of a round's event."""
+    fields: dict[str, Json] = {"number": record.number, "loss": record.mean_loss, "scores": dict(record.scores)}
     if record.epsilon is not None:
-        told["epsilon"] = record.epsilon
-    said = {"left_out": record.left_out, "unscored": record.unscored, "suspects": record.suspects}
-    told |= {key: dict(reasons) for key, reasons in said.items()}
-    return told | {
-        "standing": {name: [each.cosine, each.length, each.nearest] for name, each in record.standing.items()}
-    }
+        fields["epsilon"] = record.epsilon
+    by_kind = {"left_out": record.left_out, "unscored": record.unscored, "suspects": record.suspects}
+    fields |= {key: dict(reasons) for key, reasons in by_kind.items()}
+    return fields | {"standing": {name: [own.cosine, own.length, own.nearest] for name, own in record.standing.items()}}
 
 
 def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str], config: FederationConfig) -> None:
@@ -97,6 +95,5 @@ def check_enough(roster: Roster, examples: dict[str, int], present: Sequence[str
     why = "; ".join(f"{name}: {reason}" for name, reason in list(roster.left_out.items())[:4])
     usual = "the others have no labels, which they need unless fixmatch has begun"
     raise FederationError(
-        f"fewer than {config.rounds.least} of {len(present)} clients can train "
-        f"({why or usual}); see to them, then resume"
+        f"fewer than {config.rounds.least} of {len(present)} clients can train ({why or usual}); fix this, then resume"
     )

@@ -1,7 +1,7 @@
-"""A private round on the server: it learns the sum of the labs' updates, with noise if so set, and adds it up blindly.
+"""A private round on the server, which learns only the sum of the labs' updates, possibly with noise.
 
-With secure aggregation there are four steps, which `protocol.secure` lists. A lab may be gone after any of them, if two
-thirds stay to the end; then its masks are made up for, and nothing of its update is in the sum.
+Secure aggregation has four steps, listed in `protocol.secure`. Labs may drop out after any step, as long as two thirds
+stay to the end. The masks of a lab that dropped out are then removed, and its update is not in the sum.
 """
 
 import json
@@ -56,7 +56,7 @@ from bottlegan.models.networks import Weights
 
 @dataclass
 class PrivateRound:
-    """One round: whom it reaches, and who was left out of it so far, and why."""
+    """One round, with the labs left out of it so far and why."""
 
     exchange: Exchange
     config: FederationConfig
@@ -65,13 +65,13 @@ class PrivateRound:
 
     @property
     def privacy(self) -> PrivacyConfig:
-        """How private it is."""
+        """The privacy settings."""
         return self.config.privacy
 
     def ask(
         self, requests: Mapping[str, Request], check: Callable[[Reply], object], least: int = 0
     ) -> dict[str, Reply]:
-        """Return the replies that can be used; a round that gets fewer than `least` counts for nothing."""
+        """Return the valid replies, or raise `FederationError` if there are fewer than `least`."""
         good = {}
         for name, reply in sorted(self.exchange.ask(requests, self.config.rounds.deadline).items()):
             try:
@@ -89,8 +89,8 @@ class PrivateRound:
             kind = next(iter(requests.values())).kind if requests else "train"
             why = "; ".join(f"{name}: {reason}" for name, reason in list(self.left_out.items())[:4])
             raise FederationError(
-                f"round {self.number}: {len(good)} labs have answered to {kind}, at least {least} are needed "
-                f"({why or 'no others were there'}); see to these labs, then resume"
+                f"round {self.number}: {len(good)} labs have answered {kind!r}, at least {least} are needed "
+                f"({why or 'no others were connected'}); fix these labs, then resume"
             )
         return good
 
@@ -104,67 +104,67 @@ def run_private(
     number: int,
     noise_key: str = "",
 ) -> tuple[Weights, list[str], dict[str, str]]:
-    """Return the average of the weights that labs have trained, who they are, and who was left out and why.
+    """Return the mean of the weights that labs have trained, the names of these labs, and who was left out and why.
 
     Args:
         exchange: Reaches the labs.
-        chosen: Who is asked.
-        request: To train, with the weights that all begin with.
-        config: Of the federation.
-        number: Of the round.
-        noise_key: What the server's own noise depends on, if it adds some.
+        chosen: The labs to ask.
+        request: The request to train, with the initial weights.
+        config: The federation's settings.
+        number: The number of the round.
+        noise_key: The key of the server's own noise, if it adds any.
     """
-    told = PrivateRound(exchange, config, number)
-    said = {PRIVACY: json.dumps(to_values(config.privacy), sort_keys=True)}
-    request = Request("train", request.arrays, {**request.settings, **said})
+    this_round = PrivateRound(exchange, config, number)
+    settings = {PRIVACY: json.dumps(to_values(config.privacy), sort_keys=True)}
+    request = Request("train", request.arrays, {**request.settings, **settings})
     numbers = sum(tensor.numel() for tensor in request.arrays.values())
     if config.privacy.secure:
-        grid, total, trained = _sum_masked(told, chosen, request, numbers)
+        grid, total, trained = _sum_masked(this_round, chosen, request, numbers)
     else:
         grid = Grid(config.privacy, len(chosen), numbers)
-        updates = _train(told, chosen, request, grid)
+        updates = _train(this_round, chosen, request, grid)
         total, trained = _add(updates.values(), numbers), sorted(updates)
     row = grid.from_whole(total)
     if not grid.is_possible(row, len(trained)):
         raise FederationError(
-            f"round {number}: the sum is longer than {len(trained)} updates can be: a lab does not cut its update, or "
-            "masks it wrongly, and nobody can tell which; find it, or run without privacy.secure, then resume"
+            f"round {number}: the sum is longer than {len(trained)} updates can be: a lab does not clip its update, or "
+            "masks it wrongly, and nobody can tell which lab; run without privacy.secure to find it, then resume"
         )
     if config.privacy.noise and config.privacy.noise_at == "server":
-        # Another for every other sum: the difference of two sums with the same noise would have none.
+        # Every sum gets its own noise: two sums with the same noise would reveal their exact difference.
         seed = derive(bytes.fromhex(noise_key), f"{number} ".encode() + total.tobytes())
         row = row + config.privacy.noise * config.privacy.clip * draw_normal(seed, numbers)
-    left_out = {name: reason for name, reason in told.left_out.items() if name not in trained}
+    left_out = {name: reason for name, reason in this_round.left_out.items() if name not in trained}
     return add_row(request.arrays, row / len(trained)), trained, left_out
 
 
 def _sum_masked(
-    told: PrivateRound, chosen: Sequence[str], request: Request, numbers: int
+    this_round: PrivateRound, chosen: Sequence[str], request: Request, numbers: int
 ) -> tuple[Grid, Whole, list[str]]:
-    """Return the sum of the updates of labs that have trained, none of which is known here, and who they are."""
-    circle = _gather_keys(told, chosen, request)
-    shares = _gather_shares(told, circle)
-    partners, grid = sorted(shares), Grid(told.privacy, len(circle.names), numbers)
+    """Return the sum of the masked updates, without learning any of them, and the labs that trained."""
+    circle = _gather_keys(this_round, chosen, request)
+    shares = _gather_shares(this_round, circle)
+    partners, grid = sorted(shares), Grid(this_round.privacy, len(circle.names), numbers)
     asked = Request("train", request.arrays, {**request.settings, PARTNERS: json.dumps(partners)})
-    masked = _train(told, partners, asked, grid, circle.needed)
+    masked = _train(this_round, partners, asked, grid, circle.needed)
     trained = sorted(masked)
-    revealed = _unmask(told, circle, shares, trained)
+    revealed = _unmask(this_round, circle, shares, trained)
     total = _add(masked.values(), numbers)
     for name in partners:
         secret = _combine(circle, revealed, partners.index(name))
         if name in masked:
             if not is_seed(secret, circle.find(name)):
-                raise _wrong_share(told, name)
+                raise _wrong_share(this_round, name)
             total = total - expand(secret, numbers)
         elif is_masking_key(secret, circle.find(name)):
             total = total - _add(_masks_with(circle, name, secret, trained, numbers), numbers)
         else:
-            raise _wrong_share(told, name)
+            raise _wrong_share(this_round, name)
     return grid, total, trained
 
 
 def _masks_with(circle: Circle, gone: str, masking: bytes, trained: Sequence[str], numbers: int) -> list[Whole]:
-    """Return the masks that labs have in common with one that is gone, with the signs that they have there."""
+    """Return the masks that labs share with one that dropped out, with the signs that they have in the sum."""
     masks = []
     for name in trained:
         mask = expand(agree_on_mask(masking, circle.find(name), circle.pair(gone, name)), numbers)
@@ -172,48 +172,50 @@ def _masks_with(circle: Circle, gone: str, masking: bytes, trained: Sequence[str
     return masks
 
 
-def _gather_keys(told: PrivateRound, chosen: Sequence[str], request: Request) -> Circle:
-    asked = Request("keys", settings={"round": told.number, PRIVACY: request.settings[PRIVACY]})
-    found = told.ask(
+def _gather_keys(this_round: PrivateRound, chosen: Sequence[str], request: Request) -> Circle:
+    asked = Request("keys", settings={"round": this_round.number, PRIVACY: request.settings[PRIVACY]})
+    replies = this_round.ask(
         dict.fromkeys(chosen, asked), lambda reply: to_bytes(reply.arrays.get(KEYS), 1, PUBLIC_BYTES), LEAST_LABS
     )
-    names = sorted(found)
-    return make_circle(names, [to_bytes(found[name].arrays[KEYS], 1, PUBLIC_BYTES)[0] for name in names])
+    names = sorted(replies)
+    return make_circle(names, [to_bytes(replies[name].arrays[KEYS], 1, PUBLIC_BYTES)[0] for name in names])
 
 
-def _gather_shares(told: PrivateRound, circle: Circle) -> dict[str, list[bytes]]:
-    """Return what each lab has sealed for each, in the order of the circle."""
+def _gather_shares(this_round: PrivateRound, circle: Circle) -> dict[str, list[bytes]]:
+    """Return what each lab has sealed for each other lab, in the order of the circle."""
     count = len(circle.names)
     asked = Request("shares", {KEYS: from_bytes(circle.public)}, {NAMES: json.dumps(circle.names)})
-    found = told.ask(
+    replies = this_round.ask(
         dict.fromkeys(circle.names, asked),
         lambda reply: to_bytes(reply.arrays.get(SHARES), count, SEALED_BYTES),
         circle.needed,
     )
-    return {name: to_bytes(reply.arrays[SHARES], count, SEALED_BYTES) for name, reply in found.items()}
+    return {name: to_bytes(reply.arrays[SHARES], count, SEALED_BYTES) for name, reply in replies.items()}
 
 
-def _train(told: PrivateRound, names: Sequence[str], request: Request, grid: Grid, least: int = 0) -> dict[str, Whole]:
-    """Return the private updates of labs that have trained."""
+def _train(
+    this_round: PrivateRound, names: Sequence[str], request: Request, grid: Grid, least: int = 0
+) -> dict[str, Whole]:
+    """Return the private updates of the labs that have trained."""
 
     def check(reply: Reply) -> None:
         if fault := find_fault(reply.arrays, {UPDATE: (grid.numbers,)}, torch.int32):
             raise InputError(fault)
 
     asked = Request("train", request.arrays, {**request.settings, LABS: grid.labs})
-    found = told.ask(dict.fromkeys(names, asked), check, least)
-    return {name: from_tensor(reply.arrays[UPDATE]) for name, reply in found.items()}
+    replies = this_round.ask(dict.fromkeys(names, asked), check, least)
+    return {name: from_tensor(reply.arrays[UPDATE]) for name, reply in replies.items()}
 
 
 def _unmask(
-    told: PrivateRound, circle: Circle, shares: Mapping[str, Sequence[bytes]], trained: Sequence[str]
+    this_round: PrivateRound, circle: Circle, shares: Mapping[str, Sequence[bytes]], trained: Sequence[str]
 ) -> dict[str, list[bytes]]:
-    """Return one share of the secret of each lab that had shared, by the lab that has given it."""
+    """Return each lab's shares of its partners' secrets."""
     partners = sorted(shares)
     asked = {
         name: Request(
             "unmask",
-            {SHARES: from_bytes([shares[each][circle.names.index(name)] for each in partners])},
+            {SHARES: from_bytes([shares[partner][circle.names.index(name)] for partner in partners])},
             {TRAINED: json.dumps(list(trained))},
         )
         for name in trained
@@ -222,14 +224,14 @@ def _unmask(
     def check(reply: Reply) -> None:
         to_bytes(reply.arrays.get(REVEALED), len(partners), SHARE_BYTES)
 
-    found = told.ask(asked, check, circle.needed)
-    return {name: to_bytes(reply.arrays[REVEALED], len(partners), SHARE_BYTES) for name, reply in found.items()}
+    replies = this_round.ask(asked, check, circle.needed)
+    return {name: to_bytes(reply.arrays[REVEALED], len(partners), SHARE_BYTES) for name, reply in replies.items()}
 
 
 def _combine(circle: Circle, revealed: Mapping[str, Sequence[bytes]], row: int) -> bytes:
-    """Return the secret of a lab that enough others have given their shares of."""
-    found = [(circle.names.index(giver), shares[row]) for giver, shares in revealed.items()]
-    return combine(found[: circle.needed])
+    """Return a lab's secret from the shares that the others have revealed."""
+    shares_by_place = [(circle.names.index(giver), shares[row]) for giver, shares in revealed.items()]
+    return combine(shares_by_place[: circle.needed])
 
 
 def _add(updates: Collection[Whole], numbers: int) -> Whole:
@@ -239,8 +241,8 @@ def _add(updates: Collection[Whole], numbers: int) -> Whole:
     return total
 
 
-def _wrong_share(told: PrivateRound, name: str) -> FederationError:
+def _wrong_share(this_round: PrivateRound, name: str) -> FederationError:
     return FederationError(
-        f"round {told.number}: the shares of {name} do not fit together: it, or a lab that gave one, has sent "
-        "a wrong one; resume, and if it happens again, run without privacy.secure to find it"
+        f"round {this_round.number}: the shares of {name} do not match: this lab, or one that holds a share, has sent "
+        "a wrong one; resume and, if it happens again, run without privacy.secure to find it"
     )

@@ -1,4 +1,4 @@
-"""Who takes part in a federation: kept in its folder, so that nobody is asked twice."""
+"""The clients of a federation, stored in its folder so that nobody is asked twice."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -16,19 +16,19 @@ JOIN_POLL_SECONDS = 1.0
 
 
 class Roster:
-    """The clients of one federation, and whose turn it is."""
+    """The clients of one federation, and what each still needs."""
 
     def __init__(self, folder: Path, progress: Progress | None = None) -> None:
-        """Go on with the clients in `folder`, if there are some."""
+        """Load the clients in `folder`, if any."""
         self.folder, self.progress = folder, progress or Silent()
         self.members = read_members(folder)
         self.styles: str | None = ""
-        """Digest of the styles that everybody should have; None if there are none, though there should be."""
+        """Digest of the styles that every client should have; empty if none are needed, None if none exist yet."""
         self.left_out: dict[str, str] = {}
-        """Clients that could not join, and why. They are asked again once they have been away, or by a resumed run."""
+        """Clients that could not join, and why. They are asked again after they reconnect or the run is resumed."""
 
     def wait(self, exchange: Exchange, rounds: RoundsConfig) -> list[str]:
-        """Return the clients that are there, as soon as they are enough; not waiting for ever."""
+        """Return the connected clients once there are enough, or raise `FederationError` after the deadline."""
         end = time.monotonic() + rounds.deadline
         while True:
             present = sorted(name for name in exchange.clients() if name not in self.members.removed)
@@ -43,33 +43,33 @@ class Roster:
             time.sleep(min(JOIN_POLL_SECONDS, max(0.0, end - time.monotonic())))
 
     def list_strangers(self, present: Sequence[str]) -> list[str]:
-        """Return who is there and has not joined."""
+        """Return the connected clients that have not joined."""
         return [name for name in self._open(present) if name not in self.members.clients]
 
     def list_behind(self, present: Sequence[str]) -> list[str]:
-        """Return who is there and has joined, but has not got the styles that everybody should have."""
-        known = self.members.clients
-        return [name for name in self._open(present) if name in known and known[name].styles != self.styles]
+        """Return the connected clients that have joined but do not have the current styles."""
+        members = self.members.clients
+        return [name for name in self._open(present) if name in members and members[name].styles != self.styles]
 
     def list_joined(self, present: Sequence[str]) -> list[str]:
-        """Return who is there and has joined."""
+        """Return the connected clients that have joined."""
         return [name for name in self._open(present) if name in self.members.clients]
 
     def count_examples(self, config: Phase2Config, round_number: int) -> dict[str, int]:
-        """Return how many images each client trains on that is ready for a round, 0 for those that only score."""
+        """Return how many images each ready client trains on; 0 for those that only score."""
         return {
-            name: count_examples(config, each.labeled, each.unlabeled, round_number)
-            for name, each in self.members.clients.items()
-            if each.styles == self.styles
+            name: count_examples(config, member.labeled, member.unlabeled, round_number)
+            for name, member in self.members.clients.items()
+            if member.styles == self.styles
         }
 
     def put(self, members: Mapping[str, Member]) -> None:
-        """Take in clients, or what is new of them."""
+        """Add or update clients."""
         self.members = replace(self.members, clients={**self.members.clients, **members})
         write_members(self.folder, self.members)
 
     def leave_out(self, name: str, reason: str) -> None:
-        """Go on without a client that could not do what it was asked for."""
+        """Continue without a client that could not do what it was asked to."""
         self.left_out[name] = reason
         self.progress.event("left out", client=name, reason=reason)
 

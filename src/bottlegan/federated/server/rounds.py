@@ -1,4 +1,4 @@
-"""One round on the server: asks some clients, leaves out by name what cannot be right, and aggregates the rest."""
+"""One round on the server: asks clients to train, leaves out invalid replies, and aggregates the rest."""
 
 import json
 import secrets
@@ -34,23 +34,23 @@ from bottlegan.training.task import lay_out
 
 ALL = "all labs"
 Examples = Mapping[str, int]
-"""How many images each client trains on; 0 for those that only score. Others are not asked for anything."""
+"""Number of images that each client trains on; 0 for those that only score. Other clients are not asked."""
 
 
 @dataclass
 class State:
-    """Where a run is: the round that it has finished, and what goes into the next."""
+    """The state of a run after its last finished round."""
 
     finished: int
     weights: Weights
     aggregator: Aggregator
     history: History
     noise_key: str = ""
-    """What the server's own noise depends on: a round that is done again with the same sum has the same noise."""
+    """Key of the server's own noise. A repeated round with the same sum gets the same noise."""
 
 
 def begin(config: FederationConfig) -> State:
-    """Return where a run begins: with new weights, or those of a file."""
+    """Return the initial state, with new weights or those of a file."""
     network = draw_network(config.phase2, config.seed).network
     weights = exchanged(network)
     if config.start is not None:
@@ -68,14 +68,14 @@ def begin(config: FederationConfig) -> State:
 def run_round(
     exchange: Exchange, examples: Examples, config: FederationConfig, state: State, number: int, *, members: Members
 ) -> RoundRecord:
-    """Train one round, change the weights of `state`, and return what happened."""
+    """Train one round, update the weights in `state`, and return the round's record."""
     chosen = draw_clients(exchange.clients(), examples, config, number)
     request = write_request("train", config, state.weights, number)
     if config.privacy.active:
         average, summed, left_out = run_private(
             exchange, chosen, request, config, number=number, noise_key=state.noise_key
         )
-        # A server optimizer sees one reply: what all have in common.
+        # The server optimizer sees one reply: the mean.
         state.weights = state.aggregator.aggregate(number, state.weights, {ALL: average}, {ALL: 1})
         record = RoundRecord(number=number, trained=tuple(summed), left_out=left_out)
         return finish(exchange, examples, config, state, record, members=members)
@@ -84,14 +84,14 @@ def run_round(
     if len(good) < config.rounds.least:
         why = (
             "; ".join(f"{name}: {reason}" for name, reason in list(left_out.items())[:4])
-            or "no client with images to train on was there"
+            or "no client with training images was connected"
         )
         raise FederationError(
             f"round {number}: {len(good)} usable replies, at least {config.rounds.least} are needed ({why}); "
-            "see to these clients, then resume"
+            "fix these clients, then resume"
         )
     trained = {name: good[name].arrays for name in sorted(good)}
-    learned = {key: each for key, each in state.weights.items() if key not in state.aggregator.averaged}
+    learned = {key: tensor for key, tensor in state.weights.items() if key not in state.aggregator.averaged}
     standing = measure(trained, learned)
     suspects = name_suspects([record.standing for record in state.history.rounds], standing)
     counted = [name for name in trained if config.strategy.robust == "none" or name not in suspects]
@@ -120,7 +120,7 @@ def finish(
     *,
     members: Members,
 ) -> RoundRecord:
-    """Return the record of a round with its scores, where it is one that is scored."""
+    """Add the scores to a round's record, if the round is to be scored."""
     number = record.number
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
@@ -131,20 +131,20 @@ def finish(
     return replace(
         record,
         scores=compute_scores(total, layout, names) if tallies else {},
-        each={name: compute_scores(found, layout, names) for name, found in tallies.items()},
+        each={name: compute_scores(tally, layout, names) for name, tally in tallies.items()},
         unscored=unscored,
         temperature=compute_temperature(total, layout) if tallies else None,
     )
 
 
 def write_request(kind: Kind, config: FederationConfig, weights: Weights, number: int) -> Request:
-    """Return what all clients are asked in a round: all there is to know, as their processes may be new ones."""
+    """Return a round's request to all clients. It is complete, because a client may run in a new process."""
     settings = json.dumps(to_values(config.phase2), sort_keys=True)
     return Request(kind, weights, {"round": number, "seed": config.seed, "config": settings})
 
 
 def draw_clients(present: Sequence[str], examples: Examples, config: FederationConfig, number: int) -> list[str]:
-    """Return who trains in a round, drawn from our own seed among those present that have something to train on."""
+    """Draw the clients that train in a round, from those connected that have training images."""
     able = sorted(name for name in present if examples.get(name, 0) > 0)
     wanted = config.rounds.clients or len(able)
     if len(able) <= wanted:
@@ -154,7 +154,7 @@ def draw_clients(present: Sequence[str], examples: Examples, config: FederationC
 
 
 def sift(replies: Mapping[str, Reply | Absence], start: Weights) -> tuple[dict[str, Reply], dict[str, str]]:
-    """Return the replies that can be read, and why the others cannot, by client."""
+    """Return the valid replies, and the faults of the others, by client."""
     shapes = {name: tuple(tensor.shape) for name, tensor in start.items()}
     good: dict[str, Reply] = {}
     left_out: dict[str, str] = {}
@@ -169,7 +169,7 @@ def sift(replies: Mapping[str, Reply | Absence], start: Weights) -> tuple[dict[s
 
 
 def find_bad_training(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return what is wrong with the reply of a client that has trained."""
+    """Return what is wrong with a client's reply to `train`, if anything."""
     fault = find_fault(reply.arrays, shapes) or find_negative(reply.arrays)
     return fault or find_bad_number(reply.numbers, frozenset((LOSS,)))
 
@@ -177,14 +177,14 @@ def find_bad_training(reply: Reply, shapes: Mapping[str, tuple[int, ...]]) -> st
 def score_clients(
     exchange: Exchange, examples: Examples, config: FederationConfig, weights: Weights, number: int, *, members: Members
 ) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Return the tally of each client that has test images, and why those of others cannot be used."""
+    """Return the tally of each client with test images, and the faults of the others."""
     asked = [name for name in exchange.clients() if name in examples]
     request = write_request("evaluate", config, weights, number)
     replies = exchange.ask(dict.fromkeys(asked, request), config.rounds.deadline)
     layout = lay_out(config.phase2.task)
     tallies: dict[str, Tensor] = {}
     unscored: dict[str, str] = {}
-    # In one order, because sums of floats depend on it.
+    # In a fixed order, because sums of floats depend on it.
     for name, reply in sorted(replies.items()):
         if isinstance(reply, Absence):
             unscored[name] = reply.reason
@@ -196,8 +196,8 @@ def score_clients(
 
 
 def add_tallies(tallies: Mapping[str, Tensor], layout: Layout, bound: float) -> Tensor:
-    """Return the sum of tallies, in which nobody weighs more than `bound` times the median."""
-    counts = {name: count_all(each, layout) for name, each in tallies.items()}
+    """Return the sum of all tallies, each weighing at most `bound` times the median."""
+    counts = {name: count_all(tally, layout) for name, tally in tallies.items()}
     shares = limit_shares(counts, bound) if counts else {}
-    parts = [each * (shares[name] / counts[name]) for name, each in tallies.items()]
+    parts = [tally * (shares[name] / counts[name]) for name, tally in tallies.items()]
     return torch.stack(parts).sum(0) if parts else torch.zeros(layout.size, dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""The global BottleGAN, made of all uploads."""
+"""The global BottleGAN, made from all uploads."""
 
 import hashlib
 import shutil
@@ -27,7 +27,7 @@ from bottlegan.training.distill import distill
 def assemble_styles(
     folder: Path, config: FederationConfig, reference_set: Sequence[Pixels] | None, progress: Progress
 ) -> str | None:
-    """Make the global BottleGAN in `folder` of all uploads there, unless it is of these; return its digest."""
+    """Make the global BottleGAN from all uploads in `folder`, unless it is up to date; return its digest."""
     path, uploads = folder / STYLES, UploadStore(folder / UPLOADS)
     names = uploads.names()
     if not names:
@@ -45,21 +45,21 @@ def assemble_styles(
             progress=progress,
         )
         record: dict[str, str | int | float] = {"seed": config.seed, "clients": len(names)}
-        said = replace(model.document, record=record, reference=prior.document.reference)
-        write_weights(replace(model, document=said), path)
+        with_record = replace(model.document, record=record, reference=prior.document.reference)
+        write_weights(replace(model, document=with_record), path)
         shutil.rmtree(folder / DISTILLING, ignore_errors=True)
         progress.event("styles", clients=list(names))
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _read_names(path: Path, progress: Progress) -> list[str] | None:
-    """Return whose styles a model holds; None if there is none yet, or it is damaged and to be made again."""
+    """Return the names of a model's styles; None if the model is missing or damaged and must be made again."""
     try:
         return sorted(read_weights(path).document.styles)
     except MissingError:
         return None
     except ModelFileError as error:
-        progress.event(DAMAGED, text=f"{one_line(str(error).partition(';')[0])}; it is made again of the uploads")
+        progress.event(DAMAGED, text=f"{one_line(str(error).partition(';')[0])}; it is made again from the uploads")
         return None
 
 
@@ -73,15 +73,15 @@ def assemble(
     kept: Path | None = None,
     progress: Progress | None = None,
 ) -> ModelWeights:
-    """Return the global model with the style of each client, by name; the order of the uploads does not matter.
+    """Return the global model with each client's style; the order of the uploads does not matter.
 
     Args:
-        contributions: What each client has uploaded.
-        config: What that is.
-        reference_set: RGB levels (H, W, 3) of the public images; only needed to distill generators.
+        contributions: The uploads by client.
+        config: The settings of phase 1.
+        reference_set: The public images, uint8 (H, W, 3); only needed to distill generators.
         prior: The network that codes were fitted to.
-        seed: Of all random choices.
-        kept: Folder for training, which goes on there if it was interrupted.
+        seed: Seed of all random choices.
+        kept: Folder for checkpoints, from which interrupted training is resumed.
         progress: Where to report progress.
     """
     shapes = expected_shapes(config, prior.document)
@@ -93,6 +93,6 @@ def assemble(
         return prior.with_styles({name: contributions[name][CODE].numpy() for name in names})
     teachers = {name: from_arrays(contributions[name], config) for name in names}
     public = need_reference(reference_set)
-    given = [tensor.numpy() for name in names for tensor in contributions[name].values()]
-    checkpoint = name_checkpoint(kept, to_json(config), seed, given, public)
+    uploaded = [tensor.numpy() for name in names for tensor in contributions[name].values()]
+    checkpoint = name_checkpoint(kept, to_json(config), seed, uploaded, public)
     return to_weights(distill(teachers, public, config.server, seed, progress=progress, checkpoint=checkpoint))

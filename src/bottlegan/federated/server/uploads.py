@@ -1,4 +1,4 @@
-"""The uploads of phase 1 on the server's disk. They are kept, so nobody is asked again when another joins or leaves."""
+"""The uploads of phase 1. They stay on the server's disk, so nobody is asked again when labs join or leave."""
 
 import hashlib
 import json
@@ -20,23 +20,23 @@ from bottlegan.federated.protocol.validation import find_fault, printable
 from bottlegan.models.document import check_name
 
 MOST_BYTES = 2**26
-"""Of an upload, far more than the widest generators take."""
+"""Largest size of an upload, far more than the widest generators need."""
 
 
 class UploadStore:
     """The uploads of all clients on the server's disk, one safetensors file each."""
 
     def __init__(self, folder: Path) -> None:
-        """Use `folder`, which is made when there is something to store."""
+        """Use `folder`, which is created when needed."""
         self.folder = folder
 
     def put(self, name: str, arrays: Mapping[str, Tensor]) -> None:
-        """Store the upload of a client, whole or not at all, instead of any earlier one."""
+        """Store a client's upload atomically, replacing any earlier one."""
         path = self._path(name)
         if fault := _find_own_fault(arrays):
             raise InputError(f"the upload of {name}: {fault}; let the client upload again")
-        said = json.dumps({CHECKSUM: BLANK, STYLE: name})
-        content = save({key: tensor.detach().cpu().contiguous() for key, tensor in arrays.items()}, {STYLE: said})
+        metadata = json.dumps({CHECKSUM: BLANK, STYLE: name})
+        content = save({key: tensor.detach().cpu().contiguous() for key, tensor in arrays.items()}, {STYLE: metadata})
         make_folder(self.folder)
         write_state(path, content)
 
@@ -50,20 +50,20 @@ class UploadStore:
         path.unlink()
 
     def names(self) -> list[str]:
-        """Return the clients whose uploads are here, sorted."""
+        """Return the names of clients with an upload, sorted."""
         return sorted(self._read_name(path) for path in self._files())
 
     def read_all(self) -> dict[str, dict[str, Tensor]]:
-        """Return all uploads by client, sorted, float32 and finite; `assemble` knows what shapes they must have."""
+        """Return all uploads by client, sorted, float32 and finite; `assemble` checks their shapes."""
         read = {self._read_name(path): self._read(path) for path in self._files()}
         return dict(sorted(read.items()))
 
     def _files(self) -> list[Path]:
-        # What begins with a dot was being written when the machine went down.
+        # Files that begin with a dot were being written when the machine went down.
         return [path for path in self.folder.glob("*.safetensors") if not path.name.startswith(".")]
 
     def _path(self, name: str) -> Path:
-        """Return where a client's upload is: readable, and different for names that a file system takes for one."""
+        """Return the path of a client's upload: readable, and unique even if file names ignore case."""
         check_name(name)
         readable = re.sub(r"[^A-Za-z0-9-]", "_", name)[:40]
         return self.folder / f"{readable}.{hashlib.sha256(name.encode()).hexdigest()[:12]}.safetensors"
@@ -75,7 +75,7 @@ class UploadStore:
             if self._path(name) == path:
                 return name
         except InputError:
-            pass  # no name that anybody can have
+            pass  # not a valid name
         except (SafetensorError, OSError, ValueError, AttributeError) as error:
             raise _broken(path, f"not a whole upload ({error})") from None
         raise _broken(path, "is not named after the client in it")
@@ -93,7 +93,7 @@ class UploadStore:
 
 
 def _find_own_fault(arrays: Mapping[str, Tensor]) -> str | None:
-    """Return what is wrong with an upload whatever shapes it should have."""
+    """Return what is wrong with an upload, apart from its shapes."""
     if CODE not in arrays:
         return "there is no style code in it"
     return find_fault(arrays, {name: tuple(tensor.shape) for name, tensor in arrays.items()})
