@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from bottlegan.models.encoder import Sight, find_glass, look
-from bottlegan.models.encoders import Encoders, find_glass_together, look_together, measure_variance
+from bottlegan.models.encoders import Encoders, agree_on_he, find_glass_together, look_together, measure_variance
 from bottlegan.models.pixel_sets import VIEWS
 from bottlegan.models.style_encoder import StyleEncoder
 from bottlegan.simulation.styles import stain_densities
@@ -58,6 +58,11 @@ def test_how_far_encoders_are_apart_adds_to_the_expected_error(encoders: Encoder
     own = np.mean([np.exp(2 * look(weights, sight)[-1].log_errors) for weights in encoders], axis=0)
     np.testing.assert_allclose(same.log_errors, look(encoders[0], sight)[-1].log_errors, rtol=1e-4, atol=1e-4)
     assert (np.exp(2 * apart.log_errors) > own * 1.0001).all()
+
+
+def test_images_are_unlike_he_only_where_all_encoders_say_so() -> None:
+    logits = [np.array(each, np.float32) for each in ([-3.0, -3.0, 4.0, 1.0], [-1.0, 1.0, -1.0, 3.0])]
+    np.testing.assert_allclose(agree_on_he(logits), [-2, 0, 1.5, 2])
 
 
 def test_only_pixels_that_count_are_compared() -> None:

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottlegan.onboarding.settle import (
+    MOST_DOUBT,
     TYPICAL,
     USUAL_ERROR,
     Doubles,
@@ -83,6 +84,17 @@ def test_maps_are_changed_the_more_the_larger_the_expected_error() -> None:
     assert left[-1] < 0.5 * left[0]
     unknown = settle(no_change(), density, nuclear, basis=BASIS, white=NO_STAIN, expected_error=float("nan"))
     assert unknown.normalize.matrix == pytest.approx(np.eye(3)[None])
+
+
+def test_doubt_has_a_limit_so_that_unusual_tissue_stays_unusual() -> None:
+    amounts, nuclear = draw_amounts(np.array([[0.6, 0.0], [0.0, 1.4]]))
+    limit = (1 + MOST_DOUBT) * USUAL_ERROR
+    maps = [
+        settle(no_change(), amounts @ BASIS, nuclear, basis=BASIS, white=NO_STAIN, expected_error=error).normalize
+        for error in (0.95 * limit, limit, 10 * limit)
+    ]
+    assert maps[2].matrix == pytest.approx(maps[1].matrix, abs=1e-5)
+    assert maps[0].matrix != pytest.approx(maps[1].matrix, abs=1e-3)
 
 
 def test_it_does_not_depend_on_the_order_of_pixels() -> None:
