@@ -75,7 +75,7 @@ def test_a_simulation_ends_by_naming_what_it_wrote(
     assert "lab-01" in said
     assert (out / "report.html").exists()
     assert simulate(monkeypatch, config, out) == 2
-    assert "holds a run; give --resume" in capsys.readouterr().err
+    assert "holds a run already; give --resume" in capsys.readouterr().err
     assert simulate(monkeypatch, config, out, "--resume") == 0
     config.write_text(CONFIG.replace("rounds = 2", "rounds = 3"))
     assert simulate(monkeypatch, config, out, "--resume") == 2
