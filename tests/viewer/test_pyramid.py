@@ -56,8 +56,11 @@ def test_a_small_picture_shows_the_whole_slide(slides: list[Path], side: int, mo
             monkeypatch.setattr("bottlegan.viewer.pyramid.QUICK", quick)
             small = Pyramid(slide).draw_small(side)
             assert max(small.shape) == side
-            wanted = np.asarray(whole.resize(small.shape[1::-1], Image.Resampling.BOX))
-            assert np.abs(small.astype(int) - wanted).mean() < 8
+            # A mean of many pixels, because the slide's coarse level has every fourth pixel instead.
+            ours, wanted = (
+                np.asarray(each.resize((9, 9), Image.Resampling.BOX)) for each in (Image.fromarray(small), whole)
+            )
+            assert np.abs(ours.astype(int) - wanted).mean() < 4
 
 
 def test_tiles_beyond_the_slide_are_refused(slides: list[Path]) -> None:
