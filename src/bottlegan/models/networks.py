@@ -231,6 +231,6 @@ def _try(built: Built, factory: str, task: Task, crop: int) -> None:
         )
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     """Return an error of foreign code, shortened to part of a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]
