@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -166,6 +167,29 @@ def test_arrays_that_do_not_fit_are_refused(name: str, array: Floats) -> None:
     ColorNetwork(**good)
     with pytest.raises(ValueError, match=f"^{name} must be .*got "):
         ColorNetwork(**(good | {name: array}))
+
+
+def test_loaded_code_maps_like_compiled_code_and_does_not_wait_for_the_compiler(tmp_path: Path) -> None:
+    program = """
+import hashlib, sys
+import numpy as np
+from bottlegan.colormap.network import ColorNetwork
+from bottlegan.colormap.table import ColorMap
+random = np.random.default_rng(0)
+shapes = (3, 3), 3, (1, 8, 8), (1, 8), (8, 3)
+colors = random.integers(0, 256, (30_000, 3), np.uint8)
+network = ColorNetwork(*(random.normal(0, 0.5, shape).astype(np.float32) for shape in shapes))
+found = ColorMap(network), ColorMap(network, remembers=False)
+densities = found[0].map_densities(random.uniform(0, 5, (1000, 3)))
+print(hashlib.sha256(b"".join([*(each(colors).tobytes() for each in found), densities.tobytes()])).hexdigest())
+print("numba.np.arraymath" in sys.modules)
+"""
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+    words = [sys.executable, "-c", program]
+    said = [subprocess.run(words, check=True, env=environment, capture_output=True, text=True).stdout for _ in range(2)]
+    (compiled, prepared), (loaded, still) = (each.split() for each in said)
+    assert loaded == compiled
+    assert (prepared, still) == ("True", "False")
 
 
 def test_where_nothing_can_be_cached_the_kernel_is_compiled_each_time() -> None:

@@ -178,12 +178,29 @@ def test_a_module_that_fails_when_imported_is_told_so(package: types.ModuleType)
         build(NetworkConfig(factory="their_networks:make"), THREE)
 
 
+@pytest.mark.parametrize("status", [0, "their license is missing"])
+def test_a_factory_does_not_end_the_process(package: types.ModuleType, status: int | str) -> None:
+    package.make = lambda: sys.exit(status)  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match=f"fails with these arguments .SystemExit: {status}"):
+        build(NetworkConfig(factory="their_networks:make"), THREE)
+
+
+def test_a_network_has_something_to_train(package: types.ModuleType) -> None:
+    package.make = nn.Identity  # type: ignore[attr-defined]
+    with pytest.raises(ConfigError, match="their_networks:make returns a network without weights to train"):
+        build(NetworkConfig(factory="their_networks:make"), THREE)
+
+
 @torch.no_grad()
 def test_images_are_padded_as_the_configuration_says(package: types.ModuleType) -> None:
     class Picky(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shift = nn.Parameter(torch.zeros(1))
+
         def forward(self, images: Tensor) -> Tensor:
             assert images.shape[2] % 8 == images.shape[3] % 8 == 0
-            return images
+            return images + self.shift
 
     package.make = Picky  # type: ignore[attr-defined]
     images = torch.rand(1, 3, 9, 17)

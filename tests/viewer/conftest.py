@@ -65,12 +65,14 @@ def show(browser: "browsing.Browser") -> "Callable[..., AbstractContextManager[b
     """Open an address in a page that fails the test on errors in its console and on requests to other hosts."""
 
     @contextmanager
-    def show(url: str, width: int = 1100, height: int = 700) -> "Iterator[browsing.Screen]":
+    def show(url: str, width: int = 1100, height: int = 700, held: str | None = None) -> "Iterator[browsing.Screen]":
         context = browser.new_context(viewport={"width": width, "height": height}, accept_downloads=True)
         context.set_default_timeout(PATIENCE)
         page, troubles = context.new_page(), list[str]()
         page.on("console", lambda said: troubles.append(said.text) if said.type in ("error", "warning") else None)
         page.on("pageerror", lambda error: troubles.append(str(error)))
+        if held is not None:  # what is asked for there is never answered
+            page.route(held, lambda route: None)
         own = (url.partition("#")[0], "blob:")
         page.on("request", lambda asked: None if asked.url.startswith(own) else troubles.append(asked.url))
         page.goto(url)

@@ -77,6 +77,44 @@ def test_slides_are_brought_to_labs_to_each_other_and_to_other_images(
         assert screen.differ(convert(slides[0], choice)).max() == 0
 
 
+@pytest.mark.parametrize("width", [1100, 500])
+def test_a_picture_of_the_slide_is_seen_before_its_tiles_and_at_the_same_place(
+    url: str, slides: list[Path], show: Show, width: int
+) -> None:
+    whole = read_whole(slides[0])
+    with show(url, width, held="**/tiles/**") as screen:
+        screen.page.wait_for_function("() => window.bottlegan?.viewer.world.getItemAt(0)")
+        screen.wait_for_frames()
+        shown, at = screen.shoot()
+        height, wide = (round(side * at["scale"]) for side in whole.shape[:2])
+        left, top = round(at["x"]), round(at["y"])
+        wanted = Image.fromarray(whole).resize((wide, height), Image.Resampling.BOX)
+        off = np.abs(shown[top : top + height, left : left + wide].astype(int) - wanted)
+        moved = np.abs(shown[top : top + height, left + 3 : left + wide].astype(int) - np.asarray(wanted)[:, :-3])
+        assert off.mean() < 12  # how the browser scales is its own affair
+        assert off.mean() < 0.6 * moved.mean()
+
+
+def test_the_picture_goes_when_the_tiles_are_there_and_is_not_shown_for_another_place(url: str, show: Show) -> None:
+    with show(url) as screen:
+        screen.settle()
+        assert screen.page.locator("#picture").count() == 0
+    for place in ("#slide=1", "#slide=0&x=100&y=100&zoom=2"):
+        with show(url + place, held="**/tiles/**") as screen:
+            screen.page.wait_for_function("() => window.bottlegan?.viewer.world.getItemAt(0)")
+            assert screen.page.locator("#picture").count() == 0
+
+
+def test_a_slide_that_takes_long_to_read_has_no_picture(
+    slides: list[Path], show: Show, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bottlegan.viewer.pyramid.QUICK", 1000)
+    with serve(slides) as url, show(url) as screen:
+        screen.settle()
+        screen.press("1", "b")
+        assert screen.differ(read_whole(slides[0])).max() == 0
+
+
 def test_the_divider_parts_before_from_after(url: str, slides: list[Path], model: Path, show: Show) -> None:
     whole, mapped = read_whole(slides[0]), convert(slides[0], MapChoice(model))
     assert np.abs(whole.astype(int) - mapped).mean() > 5

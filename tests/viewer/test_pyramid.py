@@ -48,6 +48,21 @@ def test_steps_that_are_levels_are_read_as_they_are(slides: list[Path]) -> None:
         assert np.abs(join(pyramid, 1).astype(int) - half).max() <= 1
 
 
+@pytest.mark.parametrize("side", [100, 300])
+def test_a_small_picture_shows_the_whole_slide(slides: list[Path], side: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    with open_slide(slides[0]) as slide:
+        whole = Image.fromarray(slide.read(Region(0, 0, 0, *slide.levels[0])))
+        for quick in (2**24, 1000):
+            monkeypatch.setattr("bottlegan.viewer.pyramid.QUICK", quick)
+            small = Pyramid(slide).draw_small(side)
+            assert max(small.shape) == side
+            # A mean of many pixels, because the slide's coarse level has every fourth pixel instead.
+            ours, wanted = (
+                np.asarray(each.resize((9, 9), Image.Resampling.BOX)) for each in (Image.fromarray(small), whole)
+            )
+            assert np.abs(ours.astype(int) - wanted).mean() < 4
+
+
 def test_tiles_beyond_the_slide_are_refused(slides: list[Path]) -> None:
     with open_slide(slides[0]) as slide:
         pyramid = Pyramid(slide)

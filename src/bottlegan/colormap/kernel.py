@@ -9,8 +9,13 @@ content. Constants from other files would therefore go stale, so the kernel rece
 its own file because importing the compiler takes a while, and most commands never need it.
 """
 
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
 import numpy as np
 from numba import float32, int64, njit, types, uint8, uint32, void
+from numba.core.runtime.nrt import rtsys
 from numpy.typing import NDArray
 
 from bottlegan.colormap.keys import Keys
@@ -49,6 +54,32 @@ ARGUMENTS = types.NamedTuple(  # type: ignore[no-untyped-call]
 )
 PIXELS = _constant(uint8, 2)
 compiled = njit(nogil=True, cache=CACHED, fastmath=False, error_model="numpy")
+
+
+def _ready(signature: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile a function for one signature, or load it if it was compiled before."""
+
+    def prepare(function: Callable[..., Any]) -> Any:
+        dispatcher: Any = compiled(function)
+        cache = dispatcher._cache
+        if hasattr(cache, "_load_overload"):
+            cache.load_overload = partial(_load, cache)
+        dispatcher.compile(signature)
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return prepare
+
+
+def _load(cache: Any, signature: Any, context: Any) -> Any:
+    """Load compiled code, or return None if there is none. In place of numba's own `load_overload`.
+
+    That first imports all that numba can compile, which takes five times longer than loading. To compile, numba imports
+    it anyway.
+    """
+    rtsys.initialize(context)
+    with cache._guard_against_spurious_io_errors():
+        return cache._load_overload(signature, context)
 
 
 @compiled
@@ -132,7 +163,7 @@ def _find_level(density, scale, first, edges):  # type: ignore[no-untyped-def]  
     return np.uint32(level)
 
 
-@njit(int64(uint32[::1], PIXELS, uint8[:, ::1], int64[::1], _constant(uint32, 2)), nogil=True, cache=CACHED)
+@_ready(int64(uint32[::1], PIXELS, uint8[:, ::1], int64[::1], _constant(uint32, 2)))
 def look_up(
     table: Keys, pixels: NDArray[np.uint8], output: NDArray[np.uint8], unknown: NDArray[np.int64], keys: Keys
 ) -> int:  # pragma: no cover
@@ -152,13 +183,7 @@ def look_up(
     return count
 
 
-@njit(
-    void(uint32[::1], int64[::1], PIXELS, uint8[:, ::1], ARGUMENTS),
-    nogil=True,
-    cache=CACHED,
-    fastmath=False,
-    error_model="numpy",
-)
+@_ready(void(uint32[::1], int64[::1], PIXELS, uint8[:, ::1], ARGUMENTS))
 def map_pixels(
     table: Keys, chosen: NDArray[np.int64], pixels: NDArray[np.uint8], output: NDArray[np.uint8], arguments: Arguments
 ) -> None:  # pragma: no cover
@@ -192,13 +217,7 @@ def map_pixels(
         entry = np.uint32(0)
 
 
-@njit(
-    void(_constant(float32, 2), float32[:, ::1], ARGUMENTS),
-    nogil=True,
-    cache=CACHED,
-    fastmath=False,
-    error_model="numpy",
-)
+@_ready(void(_constant(float32, 2), float32[:, ::1], ARGUMENTS))
 def map_densities(densities: Floats, output: Floats, arguments: Arguments) -> None:  # pragma: no cover
     """Write the mapped densities (N, 3) to `output` (N, 3). The input need not be densities of levels."""
     width = arguments.shifts.shape[1]

@@ -101,10 +101,13 @@ def build_network(
             network = make(**arguments)
     except ConfigError:
         raise
-    except Exception as error:
+    # Code that ends the process would end the server's.
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"network: {factory} fails with these arguments ({_brief(error)})") from None
     if not isinstance(network, nn.Module):
         raise ConfigError(f"network: {factory} returns a {type(network).__name__}; it must return a torch nn.Module")
+    if not any(parameter.requires_grad for parameter in network.parameters()):
+        raise ConfigError(f"network: {factory} returns a network without weights to train; use another factory")
     own = factory in OWN.values() or task.kind == "classification"
     built = Built(network, config.multiple or (1 if own else MULTIPLE))
     if tried:
@@ -117,7 +120,7 @@ def find_factory(factory: str) -> Callable[..., Any]:
     module, _, name = factory.partition(":")
     try:
         function = getattr(importlib.import_module(module), name, None)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"network: {module} of the factory {factory} cannot be imported ({_brief(error)}); install it here, or "
             "correct its name"
@@ -228,6 +231,6 @@ def _try(built: Built, factory: str, task: Task, crop: int) -> None:
         )
 
 
-def _brief(error: Exception) -> str:
+def _brief(error: BaseException) -> str:
     """Return an error of foreign code, shortened to part of a line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:200]

@@ -4,6 +4,7 @@ The levels of a slide depend on its scanner. If a step equals a level, its tiles
 are reduced from the next finer level, and steps coarser than the overview are taken from the overview.
 """
 
+import math
 from contextlib import ExitStack
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -22,6 +23,7 @@ LEAST, MOST = 128, 512  # range of the side, in pixels, of tiles that keep their
 TILE = 256  # side of tiles, in pixels, if the file's are outside that range
 NEARLY = 1.001  # tolerance, because downsamplings of levels are rounded
 FAR = 4.0  # largest reduction of a level for a tile; beyond, the overview is used if it is fine enough
+QUICK = 2**24  # most pixels of a level that is read at once for a picture of the whole slide
 OPEN = 8  # number of slides to keep open
 
 
@@ -93,8 +95,18 @@ class Pyramid:
         image.thumbnail((side, side), Image.Resampling.BOX, reducing_gap=None)
         return np.asarray(image)
 
+    def is_quick(self, side: int) -> bool:
+        """Return whether a picture of the whole slide with this many pixels on its longer side is quick to draw."""
+        return math.prod(self.slide.levels[self._choose_level(side)]) <= QUICK
+
+    def _choose_level(self, side: int) -> int:
+        return choose_level(self.slide, NEARLY * max(self.slide.levels[0]) / side)
+
     def _read_small(self, side: int) -> Pixels:
-        """Return the whole slide at the coarsest step that is large enough, if that is quick to read."""
+        """Return the whole slide with at least `side` pixels on its longer side if that is quick, or what there is."""
+        if self.is_quick(side):
+            level = self._choose_level(side)
+            return read_all_but_broken(self.slide, Region(level, 0, 0, *self.slide.levels[level]))[0]
         steps = [step for step, size in enumerate(self.sizes) if max(size) >= side]
         overview, pixel = self.overview
         step = max(steps, default=0)

@@ -145,6 +145,7 @@ def open_session(sources: Sequence[Path], settings: Settings) -> Iterator[Sessio
         stack.callback(shelf.close)
         stack.callback(pool.shutdown, cancel_futures=True)
         session = Session(slides, settings, model, _open_network(settings))
+        pool.submit(slides[0].draw_picture)  # while the browser opens the page
         pool.submit(session.looked_at.wait, PATIENCE)  # the first pixels have priority
         for slide in slides:
             pool.submit(lambda shown: shown.finding, slide)

@@ -21,7 +21,7 @@ from bottlegan.slides.tissue import mask_tissue
 from bottlegan.viewer.pyramid import Pyramid, Shelf
 
 Shade = Literal["good", "uncertain", "refused", "known"]
-THUMBNAIL = 480  # pixels along the longer side
+THUMBNAIL, PICTURE = 480, 1024  # pixels along the longer side
 
 
 @dataclass(frozen=True)
@@ -69,8 +69,9 @@ class ShownSlide:
     def __init__(self, path: Path, shelf: Shelf, fit: Callable[[Slide], Normalizer]) -> None:
         """Take a slide's path, the shelf that opens it, and the function that fits a style to it."""
         self.path, self._shelf, self._fit = path, shelf, fit
-        self._lock = Lock()
+        self._lock, self._picture_lock = Lock(), Lock()
         self._finding: Finding | None = None
+        self._picture: Pixels | None = None
 
     @property
     def pyramid(self) -> Pyramid:
@@ -125,6 +126,16 @@ class ShownSlide:
     def draw_thumbnail(self) -> Pixels:
         """Return a small picture (H, W, 3) of the whole slide."""
         return self.pyramid.draw_small(THUMBNAIL)
+
+    def draw_picture(self) -> Pixels | None:
+        """Return a picture (H, W, 3) of the whole slide that fills the page, or None if that takes long.
+
+        It is drawn once.
+        """
+        with self._picture_lock:
+            if self._picture is None and self.pyramid.is_quick(PICTURE):
+                self._picture = self.pyramid.draw_small(PICTURE)
+            return self._picture
 
     def mask_tissue(self) -> NDArray[np.bool_]:
         """Return a small tissue mask (H, W) of the whole slide."""

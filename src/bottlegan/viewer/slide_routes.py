@@ -35,6 +35,7 @@ def list_routes(session: Session) -> list[Route]:
         Route(f"{one}/prediction/{{step:int}}/{{column:int}}/{{row:int}}", slides.send_prediction),
         Route(f"{one}/table", slides.send_table),
         Route(f"{one}/doubts", slides.send_doubts),
+        Route(f"{one}/picture", slides.send_picture),
         Route(f"{one}/thumbnail", slides.send_thumbnail),
         Route(f"{one}/tissue", slides.send_tissue),
         Route(f"{one}/pixel", slides.tell_pixel),
@@ -108,6 +109,11 @@ class SlideAnswers:
         """Send the table of uncertainty and pen."""
         return Response(sample_doubts(self._find(request).normalizer(forced=True)), media_type=BYTES)
 
+    def send_picture(self, request: Request) -> Response:
+        """Send a picture of the whole slide to show before its tiles, or nothing if that takes long."""
+        picture = self._find(request).draw_picture()
+        return Response(status_code=204) if picture is None else _send_png(picture, compress_level=0)
+
     def send_thumbnail(self, request: Request) -> Response:
         """Send a small picture of the whole slide, original or mapped."""
         slide, asked = self._find(request), request.query_params
@@ -141,7 +147,7 @@ class SlideAnswers:
         return self.session.find_map(number, asked.get("to", REFERENCE), forced="forced" in asked)
 
 
-def _send_png(levels: Pixels) -> Response:
+def _send_png(levels: Pixels, compress_level: int = 1) -> Response:
     data = BytesIO()
-    Image.fromarray(levels).save(data, "PNG", compress_level=1)
+    Image.fromarray(levels).save(data, "PNG", compress_level=compress_level)
     return Response(data.getvalue(), media_type="image/png")

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from flwr.app import Message, RecordDict
@@ -37,6 +37,9 @@ class FlowerExchange:
         partitions: Sequence[str] = (),
         poll_seconds: float = REPLY_POLL_SECONDS,
         in_flight: int = MOST_IN_FLIGHT,
+        *,
+        pause: Callable[[float], object] = time.sleep,
+        sent: Callable[[int], object] = int,
     ) -> None:
         """Reach clients through a grid.
 
@@ -45,9 +48,12 @@ class FlowerExchange:
             partitions: Names of a simulation's partitions, because its nodes have no names of their own.
             poll_seconds: Pause between two looks for replies.
             in_flight: Largest number of messages on their way at once.
+            pause: Waits for replies, but not longer than this many seconds.
+            sent: Receives the number of each node that a message was sent to.
         """
         self.grid, self.partitions = grid, partitions
         self.poll_seconds, self.in_flight = poll_seconds, in_flight
+        self._pause, self._sent = pause, sent
         self.nodes: dict[str, int] = {}
         self._partition_names: dict[int, str] = {}
         self._refused: set[int] = set()
@@ -125,11 +131,13 @@ class FlowerExchange:
                 late = [*waiting, *(name for name, _ in unsent)]
                 return replies | dict.fromkeys(late, Absence(f"no reply within {deadline:g} s"))
             if waiting:
-                time.sleep(self.poll_seconds)
+                self._pause(self.poll_seconds)
 
     def _push(self, messages: Sequence[tuple[str, Message]]) -> dict[str, str]:
         """Send messages, and return the identifiers of those that were sent, by client."""
         sent = set(self.grid.push_messages([message for _, message in messages])) if messages else set()
+        for _, message in messages:
+            self._sent(message.metadata.dst_node_id)
         identifiers = {name: message.metadata.message_id for name, message in messages}
         return {name: identifier for name, identifier in identifiers.items() if identifier in sent}
 

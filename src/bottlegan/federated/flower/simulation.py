@@ -16,6 +16,7 @@ from flwr.simulation import run_simulation
 
 from bottlegan.core.progress import Progress
 from bottlegan.federated.flower.client_app import build_client_app
+from bottlegan.federated.flower.engine import connected
 from bottlegan.federated.flower.exchange import FlowerExchange
 from bottlegan.federated.server.config import FederationConfig
 from bottlegan.federated.server.federation import run_federation
@@ -56,14 +57,20 @@ def run(
     # The apps are built here as closures, because `run_simulation` gives them no configuration.
     @server.main()
     def main(grid: Grid, context: Context) -> None:
-        exchange = FlowerExchange(grid, list(labs), SIMULATION_POLL_SECONDS, IN_FLIGHT * cores)
+        exchange = FlowerExchange(
+            grid, list(labs), SIMULATION_POLL_SECONDS, IN_FLIGHT * cores, pause=line.wait, sent=line.send
+        )
         exchange.wait(len(labs), START_SECONDS)
         states.append(
             run_federation(exchange, config, folder, reference_set=reference_set, prior=prior, progress=progress)
         )
 
     client = build_client_app([path.resolve() for path in labs.values()])
-    with _quiet(), tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary:
+    with (
+        _quiet(),
+        connected() as line,
+        tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as temporary,
+    ):
         init: dict[str, ConfigRecordValues] = {
             "num_cpus": cores,
             "object_store_memory": STORE_BYTES,

@@ -10,6 +10,7 @@ import { suggestName, wireWriting } from "./write.js";
 
 const $ = (id) => document.getElementById(id);
 const EXACT_BYTES = 256 ** 3 * 3;
+const NEAR = 1e-3; // share of a slide's width, or of a zoom
 
 const state = {
   slide: 0,
@@ -66,7 +67,10 @@ async function start() {
   viewer.addHandler("canvas-click", (event) => { if (event.quick) pick(event.position); });
   viewer.addHandler("animation-finish", writeAddress);
   viewer.addHandler("open", () => { goToAsked(); watchTiles(); });
-  viewer.addHandler("update-viewport", () => { if (slide) showScale(viewer, slide); });
+  viewer.addHandler("update-viewport", () => {
+    if (slide) showScale(viewer, slide);
+    if (!isWhole()) dropPicture();
+  });
   makeMinimap(viewer);
   makeDivider(state, () => { drawer.setLook({ divider: state.divider }); writeAddress(); });
   wirePanel();
@@ -135,6 +139,7 @@ function openSlide(number) {
 }
 
 async function loadSlide(number) {
+  if (state.slide !== number) dropPicture();
   state.slide = number;
   state.finding = null;
   state.forced = false;
@@ -169,6 +174,19 @@ async function loadSlide(number) {
   await Promise.all([loadMap(), loadDoubts(), loadTissue()]);
 }
 
+/** Let the tiles be seen, which the first picture of the slide hides until they are all there. */
+function dropPicture() {
+  $("picture")?.remove();
+}
+
+/** Whether the whole slide is shown, where the first picture is. */
+function isWhole() {
+  const { viewport, world } = viewer;
+  const home = viewport.getHomeBounds().getCenter();
+  const near = viewport.getCenter(true).distanceTo(home) < NEAR && Math.abs(viewport.getZoom(true) / viewport.getHomeZoom() - 1) < NEAR;
+  return !world.getItemCount() || near;
+}
+
 /** Ask for the map to the chosen stain: the coarse table at once, and the exact one if that is wanted. */
 async function loadMap() {
   const mine = (wanted += 1);
@@ -184,6 +202,7 @@ async function loadMap() {
     const coarse = await getBytes(path);
     if (mine !== wanted) return;
     drawer.setTable("coarse", coarse, session.spacing);
+    if (drawer.drawn) dropPicture();
     sayExactness("coarse");
     if (state.exact && drawer.canExact) {
       sayExactness("loading");
@@ -253,6 +272,7 @@ function watchTiles() {
     item.watched = true;
     item.addHandler("fully-loaded-change", watchTiles);
   }
+  if (item?.getFullyLoaded()) dropPicture();
   $("stage").dataset.state = mapSettled && item?.getFullyLoaded() ? "settled" : "loading";
 }
 
@@ -332,7 +352,6 @@ function wirePanel() {
   });
   $("exact").disabled = !drawer.canExact;
   if (!drawer.canExact) $("exactness").textContent = "This graphics processor is too small for the exact table.";
-  if (matchMedia("(max-width: 760px)").matches) actions.panel();
 }
 
 start().catch((error) => toast(error.message));
