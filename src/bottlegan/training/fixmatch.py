@@ -1,9 +1,13 @@
-"""FixMatch: a network learns from unlabeled images what it is sure of already (Sohn et al. 2020).
+"""FixMatch: a network learns from unlabeled images what is already sure (Sohn et al. 2020).
 
-Of each crop it sees a weak view, turned and mirrored only, and a strong one, with its colors distorted and a rectangle
-of another crop pasted in (CutMix) or, where the crop as a whole has one class, blanked (Cutout). Where it is sure of
-the weak view, pixel by pixel or of the whole, that is the truth of the strong one. All labs do this from the first
-round, those with labels beside learning from them.
+Of each crop there is a weak view, turned and mirrored only, and a strong one, with its stain and colors distorted and
+a rectangle of another crop pasted in (CutMix) or, where the crop as a whole has one class, blanked (Cutout). What the
+round's first weights, the average of all labs, surely see in the weak view is the truth of the strong one. All labs do
+this, those with labels beside learning from them.
+
+Where pixels are labeled, a class that is seldom sure must not vanish: background is sure first, and were only that
+learned, nothing else would ever be. So the surest pixels of each class count, even below the threshold (as in Zou et
+al. 2018).
 """
 
 from collections.abc import Sequence
@@ -18,7 +22,8 @@ from bottlegan.data.labels import Labeled
 from bottlegan.imaging.files import Pixels
 from bottlegan.losses import class_loss
 from bottlegan.models.networks import Built
-from bottlegan.training.task import TrainingConfig, Vary, draw_crops, to_images
+from bottlegan.stain.density import to_density, to_rgb
+from bottlegan.training.task import TrainingConfig, Vary, draw_crops, predict_batch, to_images
 
 
 @document
@@ -26,24 +31,27 @@ class FixMatchConfig:
     """How a network learns from images without labels."""
 
     enabled: bool = False
-    warm_up: float = 0.0
-    """Share of the rounds before it starts. By default it starts at once, as published."""
+    warm_up: float = 0.2
+    """Share of the rounds before it starts. Before that, a network is sure of what it has seen most of."""
     threshold: float = 0.9
     """Least confidence for a pixel of the weak view, or the whole view, to count."""
-    weight: float = 1.0
+    surest: float = 0.5
+    """Share of the pixels of each class, the surest ones, that count whatever their confidence; 0 for none."""
+    weight: float = 0.3
     """Weight of an unlabeled image relative to a labeled one, in the loss and when weights are averaged."""
     jitter: float = 0.2
-    """Largest relative change of the strong view's brightness, contrast and saturation."""
+    """Largest relative change of the strong view's stain, brightness, contrast and saturation."""
 
     def __post_init__(self) -> None:
         """Check the shares."""
-        shares = (self.jitter, self.warm_up)
+        shares = (self.jitter, self.warm_up, self.surest)
         if not 0.5 <= self.threshold < 1 or self.weight <= 0 or not all(0 <= share < 1 for share in shares):
-            raise ConfigError("fixmatch: threshold must be .5 to 1, weight above 0, jitter and warm_up 0 to 1")
+            raise ConfigError("fixmatch: threshold must be .5 to 1, weight above 0, jitter, warm_up, surest 0 to 1")
 
 
 def unlabeled_loss(
     network: Built,
+    teacher: Built,
     given: Sequence[Pixels],
     config: FixMatchConfig,
     training: TrainingConfig,
@@ -51,28 +59,40 @@ def unlabeled_loss(
     vary: Vary,
     random: np.random.Generator,
 ) -> Tensor:
-    """Return the loss of the network on strong views of one batch of unlabeled crops.
+    """Return the loss of the network on strong views of one batch of unlabeled crops, whose truth the teacher tells.
 
     Both views get colors from `vary`, drawn apart: in another staining style, a view is all the stronger.
     """
     unknown = [Labeled(image, np.zeros((), np.uint8)) for image in given]
     crops, _ = draw_crops(unknown, training, random)
-    weak = to_images(vary(crops, random))
+    found, sure = label_sure(predict_batch(teacher, vary(crops, random)), config)
     strong = to_images(vary(crops, random))
-    with torch.no_grad():
-        found, sure = label_sure(network(weak), config.threshold)
     inside = draw_rectangles(len(crops), training.crop, random)
-    strong = distort(strong, config.jitter, random)
+    strong = distort(stain_anew(strong, config.jitter, random), config.jitter, random)
     if found.ndim == 1:
         return class_loss("cross-entropy", network(cut_out(strong, inside)), found, sure)
     truth, weight = cut_mix(found[:, None], inside)[:, 0], cut_mix(sure[:, None], inside)[:, 0]
     return class_loss("cross-entropy", network(cut_mix(strong, inside)), truth, weight)
 
 
-def label_sure(logits: Tensor, threshold: float) -> tuple[Tensor, Tensor]:
+def label_sure(logits: Tensor, config: FixMatchConfig) -> tuple[Tensor, Tensor]:
     """Return the likeliest class of each pixel or patch, given logits (N, K, ...), and 1 where it is sure, else 0."""
     confidence, found = torch.softmax(logits, dim=1).max(dim=1)
-    return found, (confidence >= threshold).float()
+    sure = confidence >= config.threshold
+    # Of patches there are too few in a batch to compare.
+    if config.surest and found.ndim > 1:
+        for each in found.unique():
+            chosen = confidence[found == each]
+            least = chosen.kthvalue(max(1, round((1 - config.surest) * len(chosen)))).values
+            sure |= (found == each) & (confidence >= least)
+    return found, sure.float()
+
+
+def stain_anew(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:
+    """Return images (N, 3, H, W), each with more or less density in each channel, as from another lab."""
+    factors = torch.from_numpy(random.uniform(1 - jitter, 1 + jitter, (len(images), 3, 1, 1)).astype(np.float32))
+    shifts = torch.from_numpy(random.uniform(-jitter, jitter, (len(images), 3, 1, 1)).astype(np.float32))
+    return to_rgb(to_density(images) * factors + shifts)
 
 
 def distort(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:

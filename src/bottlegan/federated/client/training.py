@@ -54,6 +54,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
     The optimizer is made anew, so that its state reaches neither another lab nor the next round.
     """
     built = load_network(weights, config)
+    teacher = load_network(weights, config) if uses_unlabeled(config, round_number) else None
     network = built.network.train()
     start = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
     optimizer = Adam(network.parameters(), learning_rate(config, round_number))
@@ -61,7 +62,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
     losses = []
     for _ in range(config.training.steps):
         optimizer.zero_grad()
-        loss = round_loss(lab, built, config, round_number, random)
+        loss = round_loss(lab, built, teacher, config, random)
         losses.append(loss.item())
         if config.proximal:
             loss = loss + config.proximal / 2 * proximal_term(network, start)
@@ -84,15 +85,15 @@ def train_message(lab: Lab, weights: Weights, config: Phase2Config, number: int,
 
 
 def round_loss(
-    lab: Lab, network: Built, config: Phase2Config, round_number: int, random: np.random.Generator
+    lab: Lab, network: Built, teacher: Built | None, config: Phase2Config, random: np.random.Generator
 ) -> Tensor:
-    """Return the loss of one step: of labeled crops, where there are any, and of FixMatch, if it has begun."""
-    vary, fixmatch = lab.staining.vary, config.fixmatch
+    """Return the loss of one step: of labeled crops, where there are any, and of FixMatch, if there is its teacher."""
+    vary, fixmatch, training = lab.staining.vary, config.fixmatch, config.training
     losses = []
     if lab.labeled:
-        losses.append(labeled_loss(network, lab.labeled, config.training, vary, random))
-    if lab.unlabeled and uses_unlabeled(config, round_number):
-        found = unlabeled_loss(network, lab.unlabeled, fixmatch, config.training, vary=vary, random=random)
+        losses.append(labeled_loss(network, lab.labeled, training, vary, random))
+    if lab.unlabeled and teacher is not None:
+        found = unlabeled_loss(network, teacher, lab.unlabeled, fixmatch, training, vary=vary, random=random)
         losses.append(fixmatch.weight * found)
     if losses:
         return torch.stack(losses).sum()
