@@ -5,9 +5,9 @@ a rectangle of another crop pasted in (CutMix) or, where the crop as a whole has
 round's first weights, the average of all labs, surely see in the weak view is the truth of the strong one. All labs do
 this, those with labels beside learning from them.
 
-Where pixels are labeled, a class that is seldom sure must not vanish: background is sure first, and were only that
-learned, nothing else would ever be. So the surest pixels of each class count, even below the threshold (as in Zou et
-al. 2018).
+Where pixels are labeled, it is not a threshold that says what is sure: background is sure first, so most of what
+is above a threshold is background, and the network would come to see that alone. It is the surest share of the pixels
+of each class (as in Zou et al. 2018), which leaves the classes as common as they are found.
 """
 
 from collections.abc import Sequence
@@ -33,10 +33,10 @@ class FixMatchConfig:
     enabled: bool = False
     warm_up: float = 0.2
     """Share of the rounds before it starts. Before that, a network is sure of what it has seen most of."""
-    threshold: float = 0.9
-    """Least confidence for a pixel of the weak view, or the whole view, to count."""
     surest: float = 0.5
-    """Share of the pixels of each class, the surest ones, that count whatever their confidence; 0 for none."""
+    """Share of the pixels of each class, the surest ones, that count; 0 for all above the threshold, as published."""
+    threshold: float = 0.9
+    """Least confidence for a whole weak view to count or, without `surest`, a pixel of it."""
     weight: float = 0.3
     """Weight of an unlabeled image relative to a labeled one, in the loss and when weights are averaged."""
     jitter: float = 0.2
@@ -78,14 +78,16 @@ def unlabeled_loss(
 def label_sure(logits: Tensor, config: FixMatchConfig) -> tuple[Tensor, Tensor]:
     """Return the likeliest class of each pixel or patch, given logits (N, K, ...), and 1 where it is sure, else 0."""
     confidence, found = torch.softmax(logits, dim=1).max(dim=1)
-    sure = confidence >= config.threshold
     # Of patches there are too few in a batch to compare.
-    if config.surest and found.ndim > 1:
-        for each in found.unique():
-            chosen = confidence[found == each]
-            least = chosen.kthvalue(max(1, round((1 - config.surest) * len(chosen)))).values
-            sure |= (found == each) & (confidence >= least)
-    return found, sure.float()
+    if not config.surest or found.ndim == 1:
+        return found, (confidence >= config.threshold).float()
+    sure = torch.zeros_like(confidence)
+    for each in found.unique():
+        mine = found == each
+        chosen = confidence[mine]
+        least = chosen.kthvalue(max(1, round((1 - config.surest) * len(chosen)))).values
+        sure[mine & (confidence >= least)] = 1
+    return found, sure
 
 
 def stain_anew(images: Tensor, jitter: float, random: np.random.Generator) -> Tensor:
