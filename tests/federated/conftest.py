@@ -72,7 +72,7 @@ def tiny() -> Phase2Config:
 @pytest.fixture(scope="session")
 def sure(tiny: Phase2Config) -> Phase2Config:
     """The same with FixMatch, and a threshold that every prediction passes."""
-    return replace(tiny, fixmatch=FixMatchConfig(enabled=True, warm_up=0.0, threshold=0.5))
+    return replace(tiny, fixmatch=FixMatchConfig(enabled=True, warm_up=0.0, threshold=0.5, weight=1.0))
 
 
 @pytest.fixture(autouse=True)

@@ -56,7 +56,7 @@ class WatchingExchange(LocalExchange):
             lab = client.open_lab(self.config)
             for image, truth in zip(lab.unlabeled, self.truths[name], strict=True):
                 weak = lab.staining.vary(image[None], numpy_stream(number, "pseudo-labels", name))[0]
-                classes, is_sure = label_sure(predict_logits(network, weak)[None], self.config.fixmatch.threshold)
+                classes, is_sure = label_sure(predict_logits(network, weak)[None], self.config.fixmatch)
                 counts += count(classes[0], is_sure[0] > 0, to_truth(truth))
         points = [point for point in read_points(self.path) if point.round != number]
         points.append(summarize(number, counts))

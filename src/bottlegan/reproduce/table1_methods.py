@@ -99,12 +99,13 @@ SWEEP = (
     ),
     *(
         TrainingMethod(
-            f"fixmatch-{threshold:g}-{weight:g}",
-            f"FedAvgM + FixMatch, threshold {threshold:g}, weight {weight:g}",
-            fixmatch=FixMatchConfig(enabled=True, threshold=threshold, weight=weight),
+            f"fixmatch-{threshold:g}-{surest:g}-{weight:g}",
+            f"FedAvgM + FixMatch, threshold {threshold:g}, surest {surest:g}, weight {weight:g}",
+            fixmatch=FixMatchConfig(enabled=True, threshold=threshold, surest=surest, weight=weight),
         )
-        for threshold in (0.8, 0.9, 0.95)
-        for weight in (0.3, 1.0)
+        for threshold in (0.9, 0.95)
+        for surest in (0.0, 0.5)
+        for weight in (0.1, 0.3, 1.0)
     ),
 )
 """Settings of the baselines, compared on other labs than the table's: see `FIRST_VALIDATION`."""

@@ -54,6 +54,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
     Each round has a new optimizer, so that no state reaches another lab or the next round.
     """
     built = load_network(weights, config)
+    teacher = load_network(weights, config) if uses_unlabeled(config, round_number) else None
     network = built.network.train()
     start = {name: tensor.detach().clone() for name, tensor in network.named_parameters()}
     optimizer = Adam(network.parameters(), learning_rate(config, round_number))
@@ -61,7 +62,7 @@ def train_round(lab: Lab, weights: Weights, config: Phase2Config, round_number: 
     losses = []
     for _ in range(config.training.steps):
         optimizer.zero_grad()
-        loss = round_loss(lab, built, config, round_number, random)
+        loss = round_loss(lab, built, teacher, config, random)
         losses.append(loss.item())
         if config.proximal:
             loss = loss + config.proximal / 2 * proximal_term(network, start)
@@ -84,15 +85,15 @@ def train_message(lab: Lab, weights: Weights, config: Phase2Config, number: int,
 
 
 def round_loss(
-    lab: Lab, network: Built, config: Phase2Config, round_number: int, random: np.random.Generator
+    lab: Lab, network: Built, teacher: Built | None, config: Phase2Config, random: np.random.Generator
 ) -> Tensor:
-    """Return the loss of one step: on labeled crops, if there are any, and of FixMatch, once it has started."""
-    vary, fixmatch = lab.staining.vary, config.fixmatch
+    """Return the loss of one step: on labeled crops, if there are any, and of FixMatch, if it has a teacher."""
+    vary, fixmatch, training = lab.staining.vary, config.fixmatch, config.training
     losses = []
     if lab.labeled:
-        losses.append(labeled_loss(network, lab.labeled, config.training, vary, random))
-    if lab.unlabeled and uses_unlabeled(config, round_number):
-        loss = unlabeled_loss(network, lab.unlabeled, fixmatch, config.training, vary=vary, random=random)
+        losses.append(labeled_loss(network, lab.labeled, training, vary, random))
+    if lab.unlabeled and teacher is not None:
+        loss = unlabeled_loss(network, teacher, lab.unlabeled, fixmatch, training, vary=vary, random=random)
         losses.append(fixmatch.weight * loss)
     if losses:
         return torch.stack(losses).sum()
