@@ -42,7 +42,7 @@ def test_each_kind_of_input_has_its_page(tmp_path: Path, pages: list[str]) -> No
     run(images / "a.png")
     run(images)
     run(federation)
-    assert [page.count("view.js") for page in pages] == [1, 0, 0]
+    assert [page.count("first.js") for page in pages] == [1, 0, 0]
     assert [page.count("gallery.js") for page in pages] == [0, 1, 0]
 
 

@@ -199,16 +199,18 @@ def simulate(monkeypatch: pytest.MonkeyPatch, folder: Path, text: str) -> int:
 
 
 TASK = 'classes = ["glass", "stroma", "epithelium"]\nignore = 255\n'
+POINTWISE = "{in_channels=3, out_channels=3, kernel_size=1}"
+HALVING = "{in_channels=3, out_channels=3, kernel_size=2, stride=2}"
 
 
 @pytest.mark.parametrize(
     ("text", "lab", "server", "own"),
     [
         (
-            f'[phase2.network]\nfactory = "torch.nn:Identity"\n[phase2.task]\n{TASK}',
+            f"[phase2]\nnetwork = {{factory='torch.nn:Conv2d', arguments={POINTWISE}}}\n[phase2.task]\n{TASK}",
             "",
-            "dark: cannot take part: the network's factory torch.nn:Identity is not allowed here; add \"torch.nn:Id",
-            "torch.nn:Identity is not allowed here",
+            "dark: cannot take part: the network's factory torch.nn:Conv2d is not allowed here; add \"torch.nn:Co",
+            "torch.nn:Conv2d is not allowed here",
         ),
         (
             '[phase2.task]\nclasses = ["stroma", "epithelium"]\nignore = 255\n',
@@ -242,9 +244,9 @@ TASK = 'classes = ["glass", "stroma", "epithelium"]\nignore = 255\n'
             "",
         ),
         (
-            f"[phase2]\nnetwork = {{factory='torch.nn:MaxPool2d', arguments.kernel_size=2}}\n[phase2.task]\n{TASK}",
+            f"[phase2]\nnetwork = {{factory='torch.nn:Conv2d', arguments={HALVING}}}\n[phase2.task]\n{TASK}",
             "",
-            "torch.nn:MaxPool2d makes (1, 3, 64, 64) of an image (1, 3, 128, 128)",
+            "torch.nn:Conv2d makes (1, 3, 64, 64) of an image (1, 3, 128, 128)",
             "",
         ),
         ('[phase2.task]\nclasses = ["one"]\n', "", "task: classes must be 2 to 64 names, got 1", ""),

@@ -112,7 +112,7 @@ def test_the_global_model_normalizes_and_restains_every_lab(upload: str, models:
             normalized = model.normalize(styled, model.codes[style.name])
             restained = model.restain(truth, model.codes[style.name])
         nothing = (styled - truth).square().mean()
-        assert (normalized - truth).square().mean() < 0.15 * nothing
+        assert (normalized - truth).square().mean() < 0.2 * nothing
         assert (restained - styled).square().mean() < 0.3 * nothing
 
 
