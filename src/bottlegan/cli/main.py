@@ -122,6 +122,8 @@ def main() -> None:
             raise
         if isinstance(error, OSError) and error.errno in FULL:
             _discard_output()
+        if (progress := sys.modules.get("bottlegan.cli.progress")) is not None:
+            progress.end_bars()
         _say(text)
         # A failed federation is no bad input: clients did not do their part.
         sys.exit(1 if isinstance(error, FederationError) else STOPPED if isinstance(error, click.Abort) else 2)

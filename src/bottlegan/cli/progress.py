@@ -1,6 +1,8 @@
 """Progress bars in the terminal."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
+from typing import Any
+from weakref import WeakSet
 
 from rich.console import Console
 from rich.progress import (
@@ -16,6 +18,22 @@ from rich.progress import Progress as Bars
 from rich.text import Text
 
 from bottlegan.core.progress import EventLog, Item, Json, Unit
+
+_loops: WeakSet[Generator[Any, None, None]] = WeakSet()
+"""The tracked loops, each with its bar."""
+
+
+class _EndedError(Exception):
+    """The work behind a bar has failed."""
+
+
+def end_bars() -> None:
+    """End all bars where they are, before an error is printed: a loop that failed may not be cleared up until later."""
+    for loop in list(_loops):
+        try:
+            loop.throw(_EndedError())
+        except (_EndedError, StopIteration, ValueError):
+            continue  # a loop that runs just now, in another thread, ends by itself
 
 
 class SpeedColumn(ProgressColumn):
@@ -42,8 +60,15 @@ class TerminalProgress:
 
     def track(
         self, items: Iterable[Item], label: str, total: int | None = None, unit: Unit | None = None
-    ) -> Iterator[Item]:
+    ) -> Generator[Item, None, None]:
         """Yield `items` and show how many of `total` are done, the speed, and the time left."""
+        loop = self._track(items, label, total, unit)
+        _loops.add(loop)
+        return loop
+
+    def _track(
+        self, items: Iterable[Item], label: str, total: int | None, unit: Unit | None
+    ) -> Generator[Item, None, None]:
         columns = [
             TextColumn("{task.description}"),
             BarColumn(),
