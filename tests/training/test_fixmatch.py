@@ -11,6 +11,7 @@ from bottlegan.core.errors import ConfigError
 from bottlegan.imaging.files import Pixels
 from bottlegan.models.networks import Built
 from bottlegan.stain.density import to_density
+from bottlegan.training import fixmatch
 from bottlegan.training.fixmatch import (
     FixMatchConfig,
     cut_mix,
@@ -91,6 +92,16 @@ def test_only_the_strong_view_has_a_gradient_and_it_differs_from_the_weak_one() 
     # Without distortion, only the pasted part differs, and it comes from the neighbor.
     assert 0.4 < same.float().mean() < 0.95
     torch.testing.assert_close(torch.where(same[:, None], weak, weak.roll(1, 0)), strong)
+
+
+def test_the_strong_view_is_stained_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen by a network that is shown black images instead."""
+    monkeypatch.setattr(fixmatch, "stain_anew", lambda images, jitter, random: torch.zeros_like(images))
+    network = Linear(20.0)
+    loss_of(network, replace(STRICT, jitter=0.0))
+    weak, strong = network.calls
+    assert weak.any()
+    assert not strong.any()
 
 
 def test_labels_move_with_the_pixels_they_belong_to() -> None:
